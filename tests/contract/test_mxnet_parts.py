@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
@@ -197,6 +198,28 @@ def sequential():
 )
 def test_what_makes_no_net_or_batch_is_refused(use, text):
     """Before anything is computed, with what to do."""
+    with pytest.raises(UsageError, match=text):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda: parts_of(nn.Dense(10), inputs="data"), r"a tuple of names: \('data',\), with a comma"),
+        (
+            lambda: pipeline(make_chain(), micro_batches=2.0),
+            r"micro_batches must be a whole number, not 2\.0",
+        ),
+        (lambda: pipeline(make_chain(), stages=1), "stages=1 must be a list of numbers of layers"),
+        (lambda: pipeline(make_chain(), stages=[1.0]), r"stages=\[1\.0\] must be a list of numbers"),
+        (
+            lambda: pipeline(make_chain()).step(np.ones((4, 1, 8, 8)), np.ones(4)),
+            "not of ndarray: use",
+        ),
+    ],
+)
+def test_arguments_of_another_kind(use, text):
+    """One clear error each, and none of Python's."""
     with pytest.raises(UsageError, match=text):
         use()
 

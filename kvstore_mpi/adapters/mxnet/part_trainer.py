@@ -19,7 +19,14 @@ from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planne
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
 from kvstore_mpi.adapters.mxnet.part_marks import PartMarks
 from kvstore_mpi.adapters.mxnet.segment_run import Step, Unobserved
-from kvstore_mpi.adapters.mxnet.segments import Net, check_dense, forms_of, owners
+from kvstore_mpi.adapters.mxnet.segments import (
+    Net,
+    check_batch,
+    check_dense,
+    check_micro_batches,
+    forms_of,
+    owners,
+)
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts, write_parts
 from kvstore_mpi.planner.pipelines.schedules import check, fill_drain
@@ -92,6 +99,7 @@ class PartTrainer:
             UsageError: The parts make no net, or do not fit the ranks of a worker, or the plan is for
                 another net or number of ranks.
         """
+        check_micro_batches(micro_batches)
         self._kvstore = kvstore = opened(kvstore)
         self._rank: int = getattr(kvstore, "model_rank", 0)
         size: int = getattr(kvstore, "model_parallel", 1)
@@ -146,6 +154,7 @@ class PartTrainer:
             PeerError: Another rank does not do its part.
         """
         arrays = list(data) if isinstance(data, (list, tuple)) else [data]
+        check_batch([*arrays, label])
         forms_of([*arrays, label], self._micro_batches)
         step = Step(
             self._net,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
 from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer, opened
-from kvstore_mpi.adapters.mxnet.segments import Net, Part, forms_of
+from kvstore_mpi.adapters.mxnet.segments import Net, Part, check_micro_batches, forms_of
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import PIPELINE
 from kvstore_mpi.planner.pipelines.schedules import one_f_one_b
@@ -89,6 +90,7 @@ class PipelineTrainer(PartTrainer):
                 not fit into memory, the plan is for another net, or an argument does not fit.
         """
         layers = self._layers = _layers_of(net)
+        check_micro_batches(micro_batches)
         kvstore = opened(kvstore)
         size: int = getattr(kvstore, "model_parallel", 1)
         if size == 1 and asked_parts():
@@ -157,6 +159,10 @@ def _planned_stages(layers: Sequence[mx.gluon.HybridBlock], cut: Cut, size: int)
 def _given_stages(
     layers: Sequence[mx.gluon.HybridBlock], stages: Sequence[int], size: int, micro_batches: int
 ) -> Stages:
+    try:
+        stages = [operator.index(stage) for stage in stages]
+    except TypeError:
+        raise UsageError(f"stages={stages!r} must be a list of numbers of layers, or {AUTO!r}") from None
     if len(stages) != size - 1:
         raise UsageError(
             f"the stages {list(stages)} are {len(stages) + 1}, and a worker has {size} ranks: give "

@@ -75,6 +75,10 @@ class Net:
                     f"part {part.name} is a {type(part.block).__name__}, and shapes are known of a "
                     "HybridBlock only: make it one"
                 )
+            if isinstance(part.inputs, str):
+                raise UsageError(
+                    f"part {part.name}: its inputs are a tuple of names: ({part.inputs!r},), with a comma"
+                )
             if _BATCH.fullmatch(part.name):
                 raise UsageError(f"a part cannot be called {part.name}, which stands for the batch")
         self.graph = SegmentGraph([_segment(part) for part in parts], num_ranks)
@@ -149,6 +153,27 @@ class Net:
         ]
         told = [(part.name, part.rank, part.inputs) for part in self.parts]
         return sha256(repr((told, params, list(forms), micro_batches)).encode()).digest()
+
+
+def check_micro_batches(micro_batches: int) -> None:
+    """Raise where a batch cannot be cut so.
+
+    Raises:
+        UsageError: It is no whole number.
+    """
+    if type(micro_batches) is not int:
+        raise UsageError(f"micro_batches must be a whole number, not {micro_batches!r}")
+
+
+def check_batch(arrays: Sequence[Any]) -> None:
+    """Raise where arrays of a batch are none of MXNet's.
+
+    Raises:
+        UsageError: One is another library's.
+    """
+    other = next((type(each).__name__ for each in arrays if not isinstance(each, mx.nd.NDArray)), None)
+    if other is not None:
+        raise UsageError(f"a batch is made of arrays of MXNet, and not of {other}: use mx.nd.array")
 
 
 def check_dense(params: Sequence[Parameter]) -> None:
