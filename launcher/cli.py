@@ -51,7 +51,14 @@ from mpilaunch.seeing.endpoint import serve
 from mpilaunch.seeing.observer import Observer
 from mpilaunch.slices import with_slices
 from mpilaunch.supervise import Supervisor
-from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_folder, trace_folder
+from mpilaunch.trace import (
+    finish_trace,
+    gather,
+    lost_runs,
+    make_trace_folder,
+    recording_folder,
+    trace_folder,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -307,6 +314,7 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         if folder:
             recorded = Path(paths.trace_dir)
             problems = [] if sites is None else gather(each_once(hosts), recorded, Path(folder))
+            problems += lost_runs(verdict.restarts)
             told = finish_trace(spec, Path(folder), logs.folder, problems)
             printer.say(told)
         printer.say(describe(verdict, printer.tails, str(logs.folder), limits))

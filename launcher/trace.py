@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.tracing.verdict import Summary
     from mpilaunch.hosts.interface import Host
     from mpilaunch.jobspec import JobSpec
+    from mpilaunch.root_cause import Restart
 
 PARTS = "trace"
 """Name of the folder in the private directory."""
@@ -129,6 +130,12 @@ def finish_trace(spec: JobSpec, folder: Path, logs: Path, problems: Sequence[str
         except OSError as error:
             lines.append(f"the report is not in {logs}: {error.strerror}")
     return "\n".join(lines)
+
+
+def lost_runs(restarts: Sequence[Restart]) -> list[str]:
+    """Say which processes are in the trace only with what they did after they were started again."""
+    names = sorted({each.name for each in restarts})
+    return [f"not in the trace: what {', '.join(names)} did before the last restart"] if names else []
 
 
 def summary_of(folder: Path, command: str) -> Summary:

@@ -208,7 +208,7 @@ def test_what_makes_no_net_or_batch_is_refused(use, text):
         (lambda: parts_of(nn.Dense(10), inputs="data"), r"a tuple of names: \('data',\), with a comma"),
         (
             lambda: pipeline(make_chain(), micro_batches=2.0),
-            r"micro_batches must be a whole number, not 2\.0",
+            r"must be a whole number, not 2\.0",
         ),
         (lambda: pipeline(make_chain(), stages=1), "stages=1 must be a list of numbers of layers"),
         (lambda: pipeline(make_chain(), stages=[1.0]), r"stages=\[1\.0\] must be a list of numbers"),

@@ -16,7 +16,15 @@ from kvstore_mpi.tracing.events import Done, Header, Ready
 from kvstore_mpi.tracing.parts import encode, write_part
 from kvstore_mpi.tracing.recorder import CAPACITY
 from mpilaunch.jobspec import JobSpec, Target
-from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_folder, trace_folder
+from mpilaunch.root_cause import Restart
+from mpilaunch.trace import (
+    finish_trace,
+    gather,
+    lost_runs,
+    make_trace_folder,
+    recording_folder,
+    trace_folder,
+)
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",), NodeConfig(num_clients=2, num_servers=1, num_workers=2))
 NODES = (NodeId(Role.WORKER, 0), NodeId(Role.WORKER, 1), NodeId(Role.SERVER, 0), SCHEDULER)
@@ -152,3 +160,10 @@ def test_a_trace_that_cannot_be_made_changes_nothing_else(tmp_path):
     said = finish_trace(spec(trace=str(tmp_path)), tmp_path, tmp_path)
     assert said.startswith("there is no trace: ")
     assert "worker0.jsonl is not a part of a trace" in said
+
+
+def test_runs_that_were_lost_are_named():
+    """A process that is started again has the name of the one before, and takes the place of its part."""
+    restarts = [Restart("server0", 1, ()), Restart("client1", 1, ()), Restart("client1", 2, ())]
+    assert lost_runs(restarts) == ["not in the trace: what client1, server0 did before the last restart"]
+    assert lost_runs([]) == []
