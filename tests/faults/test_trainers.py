@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from support.often import often
 
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -25,7 +26,7 @@ def trained(start, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("schedule", ["own", "factor"])
+@pytest.mark.parametrize("schedule", often(["own"], ["own", "factor"]))
 def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(trained, tmp_path, schedule):
     """Losses and learning rates are those of a job without a break; one that is refused spoils nothing."""
 
@@ -46,7 +47,7 @@ def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(traine
         np.testing.assert_array_equal(np.hstack([begun, resumed]), uncut)
 
 
-@pytest.mark.parametrize("saved", [True, False], ids=["servers before", "workers before"])
+@pytest.mark.parametrize("saved", often([False], [True, False]), ids=["servers before", "workers before"])
 def test_a_resumed_job_whose_workers_update(trained, tmp_path, saved):
     """Servers would take its pushes for gradients of their own rule, and sums for weights."""
 
