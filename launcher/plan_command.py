@@ -61,7 +61,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     net = _net_of(options, cluster, job_options, (kind, command))
     placed = [read_placement(_text_of(path).encode(), path) for path in options.placement]
     known = [*options.model_parallel, *placed]
-    found = plan(net, cluster, curve, known, options.devices, seconds=options.seconds)
+    found = plan(net, cluster, curve, known, options.devices, ways=options.ways, seconds=options.seconds)
     out.write(found.explain() + "\n")
     if options.compare:
         old = read_plan(_text_of(options.compare).encode(), options.compare)
@@ -109,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
         help="the same from the JSON of a placement: its devices, and its time beside that of one",
     )
     parser.add_argument("--devices", type=count, default=0, help="use no more than these (default: all)")
+    parser.add_argument(
+        "--ways",
+        type=count,
+        default=0,
+        help="only workers of this number of devices, which one net may need for its memory (default: any)",
+    )
     parser.add_argument(
         "--seconds",
         type=_effort,

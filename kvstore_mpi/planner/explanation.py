@@ -118,7 +118,7 @@ def _against_data_parallelism(plan: Plan) -> Iterator[str]:
         yield f"plain data parallelism is best: {tried[0].configuration} would cost {lost:.1%} more"
         return
     if plain is None:
-        yield "data parallelism alone could not be ranked"
+        yield "data parallelism alone was not ranked"
         return
     yield (
         f"why not data parallelism alone: its best, {plain.configuration}, costs "

@@ -180,6 +180,7 @@ def plan(
     model_parallel: Sequence[ModelParallel] = (),
     most_devices: int = 0,
     *,
+    ways: int = 0,
     seconds: float = EFFORT_S,
 ) -> Plan:
     """Rank all configurations that a cluster can hold.
@@ -191,10 +192,12 @@ def plan(
         model_parallel: What is known of workers of several devices; at most one for each number of devices
             and kind. Of others the net is divided here, if its parts are known.
         most_devices: Use no more than these; 0 for all.
+        ways: Only workers of this number of devices; 0 for any.
         seconds: Effort for each placement of the net's parts, about as many seconds of a processor.
 
     Raises:
-        UsageError: An argument does not fit, or E is not known for any configuration.
+        UsageError: An argument does not fit, there are no such workers, or E is not known for any
+            configuration.
         ConfigurationError: The net has numbers that cannot be.
     """
     check_net(net, f"net {net.name!r}")
@@ -202,7 +205,12 @@ def plan(
     most = min(most_devices or cluster.num_devices, cluster.num_devices)
     options: list[Option] = []
     several, left_out = _divided(net, cluster, model_parallel, most, seconds)
-    for workers in (ONE_DEVICE, *several):
+    chosen = [each for each in (ONE_DEVICE, *several) if ways in (0, each.ways)]
+    if not chosen:
+        told = [f"{each.configuration}: {each.why}" for each in left_out]
+        why = "; ".join(told) or f"the net's parts are not known, or devices are fewer; there are {most}"
+        raise UsageError(f"there are no workers of {ways} devices: {why}")
+    for workers in chosen:
         for data in _numbers(most // workers.ways):
             found = _compared(net, cluster, curve, workers, data)
             if isinstance(found, LeftOut):

@@ -333,4 +333,18 @@ MUTANTS = [
         "options.devices)",
         _LAUNCHER,
     ),
+    Mutant(
+        "workers of other numbers of devices are planned than were asked for",
+        "kvstore_mpi/planner/planning.py",
+        "if ways in (0, each.ways)]",
+        "]",
+        ("unit/test_planner_cuts.py",),
+    ),
+    Mutant(
+        "two devices are faster than twice one",
+        "kvstore_mpi/planner/workers.py",
+        "step_s = max(step.table.step, alone_s / sum(device.speed for device in devices.all_devices))",
+        "step_s = step.table.step",
+        ("unit/test_planner_cuts.py",),
+    ),
 ]

@@ -159,6 +159,19 @@ def test_a_step_is_as_long_as_its_longest_chain(share):
     assert step_s[1] == pytest.approx(workers.speedup * step_s[2]) == pytest.approx(48 * share + 3)
 
 
+def test_only_workers_of_a_number_of_devices():
+    """Whether they are the best or not; those that cannot be are told with their reason."""
+    net = net_of(CHAIN, PIPELINE, 4, share=0.1)
+    any_ways = plan(net, Cluster(1, None, 2, Link(1e9)), BENDS)
+    found = plan(net, Cluster(1, None, 2, Link(1e9)), BENDS, ways=2)
+    assert any_ways.best.configuration.ways == 1
+    assert {each.configuration.ways for each in found.options} == {2}
+    assert found.cut is not None
+    assert "each worker: rank 0 has" in found.explain()
+    with pytest.raises(UsageError, match=r"no workers of 3 devices: .* there are 2"):
+        plan(net, Cluster(1, None, 2, Link(1e9)), BENDS, ways=3)
+
+
 def test_two_devices_are_at_most_twice_as_fast():
     """Where the whole was measured on a busier machine than its parts, too; no idle time is negative."""
     net = net_of(CHAIN, PIPELINE, 4, share=5.0, other_s=3.0)
