@@ -297,7 +297,9 @@ class SchedulerState:
             of_all = -1
         if here & client != {sender}:
             of_client = -1
-        others = self.roster.joined.keys() - self.roster.left.keys() - {sender}
+        # All of a large job are gone over once for a barrier, and not for each who comes there.
+        joined = self.roster.joined.keys()
+        others = (joined if of_all >= 0 else joined & client) - self.roster.left.keys() - {sender}
         told = {node: (of_all, of_client if node in client else -1) for node in others}
         who = self.roster.name(sender)
         return [

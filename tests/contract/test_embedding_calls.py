@@ -9,7 +9,7 @@ mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
-from kvstore_mpi.records import RowInit  # noqa: E402
+from kvstore_mpi.records import Retention, RowInit  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -77,6 +77,24 @@ def test_tables_that_cannot_be(make_group, wrong, says):
     with pytest.raises(UsageError, match=says):
         TableEmbedding(**{"kv": kv, "key": "t", "dim": 2, **wrong})
     TableEmbedding(kv, "t", 2, num_rows=V)
+
+
+def test_whole_numbers_of_any_type(make_group, monkeypatch):
+    """Those that scripts compute are NumPy's, which no message carries."""
+    worker = make_group(1, num_servers=1).workers[0]
+    kv, made = KVStoreMPI("sync", worker), []
+    kv.set_optimizer(sgd())
+    init_rows = worker.init_rows
+
+    def noted(store, key, shape, *more, growth, **how):
+        made.append((*shape, *growth.retention))
+        init_rows(store, key, shape, *more, growth=growth, **how)
+
+    monkeypatch.setattr(worker, "init_rows", noted)
+    retention = Retention(np.int64(9), np.int32(8), np.uint8(7))
+    TableEmbedding(kv, "t", np.int64(2), num_rows=np.int32(V), retention=retention)
+    assert made == [(V, 2, 9, 8, 7, "recent")]
+    assert {type(each) for each in made[0]} == {int, str}
 
 
 @pytest.mark.parametrize("ids", [3, np.int32(3), np.array(3)])

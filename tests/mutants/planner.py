@@ -329,8 +329,8 @@ MUTANTS = [
     Mutant(
         "the command plans with as much effort as ever",
         "launcher/plan_command.py",
-        "options.devices, seconds=options.seconds)",
-        "options.devices)",
+        "options.devices, ways=options.ways, seconds=options.seconds",
+        "options.devices, ways=options.ways",
         _LAUNCHER,
     ),
     Mutant(
@@ -346,5 +346,12 @@ MUTANTS = [
         "step_s = max(step.table.step, alone_s / sum(device.speed for device in devices.all_devices))",
         "step_s = step.table.step",
         ("unit/test_planner_cuts.py",),
+    ),
+    Mutant(
+        "the command plans workers of any number of devices, whatever is asked for",
+        "launcher/plan_command.py",
+        "options.devices, ways=options.ways, seconds=options.seconds",
+        "options.devices, seconds=options.seconds",
+        _LAUNCHER,
     ),
 ]

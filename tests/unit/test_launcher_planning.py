@@ -293,6 +293,15 @@ def test_the_command_places_with_the_effort_that_is_given(files, monkeypatch, ca
     assert "'-1' is no number of seconds" in capsys.readouterr().err
 
 
+def test_the_command_plans_workers_of_a_number_of_devices(files):
+    """Others are not ranked; and where there can be none of these, that is said."""
+    text = run_plan(files, "--model-parallel", "2:1.1", "--ways", "2", files / "net.json")
+    assert "1-way model" not in text
+    assert "2-way model" in text
+    with pytest.raises(UsageError, match="there are no workers of 3 devices"):
+        run_plan(files, "--ways", "3", files / "net.json")
+
+
 def test_options_of_a_command_stand_among_those_of_mpilaunch():
     """The script's own have the same names, and stay its own."""
     words = "--target 0.9 --workers 2 --lower --batch 8 train.py --target 3 --lower"

@@ -8,6 +8,7 @@ how rows travel.
 
 from __future__ import annotations
 
+import operator
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -121,7 +122,9 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
                 ``partitioner`` says ``"auto"``.
         """
         super().__init__(prefix=prefix)
+        dim, num_rows = _whole(dim), _whole(num_rows)
         _check(key, dim, num_rows, dtype)
+        retention = Retention(*map(_whole, retention))
         self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
         self._kv = kv
         self._worker = cast("RowsWorker", self._exchange.worker)
@@ -343,6 +346,11 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             for part in each.rows:
                 self._cache.fill(part)
         return self._cache.take(ids, self._clock)
+
+
+def _whole(number: Any) -> Any:
+    """Return a whole number of any type as Python's, which messages can carry; anything else as it is."""
+    return operator.index(number) if hasattr(number, "__index__") else number
 
 
 def _check(key: Key, dim: int, num_rows: int, dtype: str) -> None:
