@@ -296,8 +296,7 @@ def test_the_command_places_with_the_effort_that_is_given(files, monkeypatch, ca
 def test_the_command_plans_workers_of_a_number_of_devices(files):
     """Others are not ranked; and where there can be none of these, that is said."""
     text = run_plan(files, "--model-parallel", "2:1.1", "--ways", "2", files / "net.json")
-    assert "1-way model" not in text
-    assert "2-way model" in text
+    assert ("1-way model" in text, "2-way model" in text) == (False, True)
     with pytest.raises(UsageError, match="there are no workers of 3 devices"):
         run_plan(files, "--ways", "3", files / "net.json")
 
