@@ -77,9 +77,10 @@ def due(limit: float) -> float:
 class JobView:
     """All processes of one job."""
 
-    def __init__(self, *, lease: float) -> None:
-        """Know nobody; after ``lease`` seconds of silence a process counts as dead."""
+    def __init__(self, *, lease: float, has_scheduler: bool = True) -> None:
+        """Know nobody; after ``lease`` seconds of silence a process counts as dead, to a scheduler."""
         self._lease = lease
+        self._limit = f"of {lease:g} s" if has_scheduler else "and without servers nobody ends it for that"
         self._processes: dict[str, _Process] = {}
 
     def started(self, name: str, host: str, now: float) -> None:
@@ -140,7 +141,7 @@ class JobView:
                 if wait.limit and wait.seconds >= due(wait.limit):
                     return f"{name} has waited {wait.seconds:.0f} s of {wait.limit:g} s ({wait.text})"
             if now - process.heard >= due(self._lease):
-                return f"{name} has not been heard of for {now - process.heard:.0f} s of {self._lease:g} s"
+                return f"{name} has not been heard of for {now - process.heard:.0f} s {self._limit}"
         return ""
 
     def next_due(self) -> float | None:

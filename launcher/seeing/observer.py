@@ -82,7 +82,7 @@ class Observer:
             printer: Knows the last lines of all, and says what is found.
         """
         now = time.monotonic()
-        self.view = JobView(lease=spec.node.peer_timeout)
+        self.view = JobView(lease=spec.node.peer_timeout, has_scheduler=spec.node.num_servers > 0)
         self._name = {"job": job, "command": " ".join(spec.command), "pid": os.getpid()}
         self._printer = printer
         self._selector = selectors.DefaultSelector()
