@@ -108,6 +108,8 @@ def _errors(rendering: Rendering) -> list[str]:
     """Return what is missing, and what the other workload manager would want."""
     if not rendering.backend:
         return [f"say for what: --backend {SLURM} or --backend {KUBERNETES}"]
+    if not (rendering.name or "").isprintable():
+        return [f"--name {rendering.name!r} has a line break or the like in it"]
     if rendering.backend == SLURM:
         own = {name: getattr(rendering, name) for name in ("image", "cpus", "memory", "secret_name")}
         return [

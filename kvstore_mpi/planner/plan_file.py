@@ -45,6 +45,9 @@ def read_plan(
         raise ConfigurationError(f"{where} is no plan: {error}; {_HOW}") from error
     if not plan.options:
         raise ConfigurationError(f"{where} is no plan: it has no options; {_HOW}")
+    counts = [(each.configuration.data, each.configuration.ways) for each in plan.options]
+    if min(map(min, counts)) < 1:
+        raise ConfigurationError(f"{where} is no plan: an option has no worker, or no device; {_HOW}")
     if net is not None and net.digest != plan.net_digest:
         raise MismatchError(
             f"{where} is a plan for net {plan.net!r} ({plan.net_digest}) and not for {net.name!r} "

@@ -221,6 +221,7 @@ def test_the_schemas_notice_mistakes():
         (("--backend", "kubernetes", *POD, "--secret-name", "A_b", "/a.py"), "--secret-name 'A_b'"),
         (("--backend", "kubernetes", *POD, "--secret-file", "/f", "/a.py"), "leave out --secret-file"),
         (("--backend", "kubernetes", *POD, "--name", "_", "/a.py"), "a name with letters"),
+        (("--backend", "slurm", "--name", "a\nb", SCRIPT), "has a line break"),
         (("--backend", "kubernetes", *POD, "--config", JOB_FILE, "/a.py"), "pods do not have these files"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -210,6 +212,8 @@ def test_a_plan_is_read_as_it_was_written_and_is_for_one_net_and_cluster():
         read_plan(text, cluster=Cluster(4, Link(1e9)))
     with pytest.raises(ConfigurationError, match="is no plan"):
         read_plan(b'{"net": 3}')
+    with pytest.raises(ConfigurationError, match="an option has no worker, or no device"):
+        read_plan(re.sub(rb'"ways": 2', b'"ways": -2', text))
 
 
 def test_plans_are_compared_by_their_configurations():
