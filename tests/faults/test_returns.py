@@ -33,7 +33,7 @@ def finish(job, stop):
 
 def test_a_killed_client_comes_back(start, tmp_path):
     """It takes up what the others have trained, they never stop, and the job ends well."""
-    job, stop = begin(start, tmp_path, (2, 2, 1), "--max-restarts", "1")
+    job, stop = begin(start, tmp_path, (2, 2, 1), "--max-restarts", "1", "--trace", tmp_path / "trace")
     workers = job.workers(4)
     os.kill(workers[1], signal.SIGKILL)
     back = job.wait_for("incarnation 1", 2)
@@ -43,6 +43,7 @@ def test_a_killed_client_comes_back(start, tmp_path):
     assert all("client0." in line and "~1|" in line for line in back)
     assert "restart 1 of at most 1: client0 after client0.1: SIGKILL (exit code 137)" in said
     assert "restarted during the job: client0 after client0.1: SIGKILL" in said
+    assert "not in the trace: what client0 did before the last restart" in said
     # Each step of a client of two takes 2 off what rank 0 once gave; the dead one had some steps, too.
     assert max(float(line.split()[-1]) for line in back) < 1000.0 - 2 * 20
     steps = ends[0][1] + ends[2][1]

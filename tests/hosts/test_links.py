@@ -48,5 +48,7 @@ def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
     assert 0 < found.slice_s < 1e-3
     for rows, way in ((found.rows_servers, "servers"), (found.rows_allreduce, "allreduce")):
         assert f"# rows of tables by {way}: steps of few " in text
-        assert 0 <= rows.table_s < 0.1  # fitted, and on a busy machine lost in what a step takes
+        assert 0 <= rows.table_s < 0.1
         assert 0 < rows.byte_s < 1e-6
+    # What a table costs is fitted, and on a busy machine one of the two may be lost in what a step takes.
+    assert max(found.rows_servers.table_s, found.rows_allreduce.table_s) > 0

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from mpilaunch.claims import claimed
 from mpilaunch.seeing import compare
 
 pytestmark = pytest.mark.mpi
@@ -32,6 +33,19 @@ def processes_of(path):
     events = json.loads(path.read_text())["traceEvents"]
     named = [event for event in events if event["name"] == "process_name"]
     return [event["args"]["name"].split(" ")[0] for event in named]
+
+
+@pytest.mark.parametrize("option", ["--trace", "--snapshot-dir"])
+def test_a_folder_of_a_running_job_is_no_other_s(launch, script, tmp_path, option):
+    """The job does not begin, and the other one's files stay."""
+    folder = tmp_path / "taken"
+    with claimed({option: str(folder)}):
+        (folder / "kept").touch()
+        command = ("--servers", 1, option, folder, script("", join=False))
+        job = launch(*command, program=("-m", "mpilaunch.cli"))
+        assert job.wait() == 78, job.text
+        assert f"{option} {folder} is that of another job, which is running" in job.text
+    assert [each.name for each in folder.iterdir()] == ["kept"]
 
 
 def test_a_job_leaves_one_trace_and_prints_one_report(launch, script):

@@ -11,13 +11,13 @@ from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import NodeId, Role, Shard, StoreTerms, Topology
 from kvstore_mpi.scheduler.placement import Placement
-from kvstore_mpi.server.records import Allocate, Fill, Remember, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import VALUE, Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
+from support.store_shell import carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -94,15 +94,7 @@ class DenseServer:
 
     def carry_out(self, instructions: Iterable[Any]) -> None:
         """Do what the state has decided."""
-        for each in instructions:
-            if isinstance(each, Fill):
-                self.store.fill(each)
-            elif isinstance(each, Update):
-                self.store.update(each)
-            elif isinstance(each, Allocate):
-                self.store.allocate(each.message)
-            elif isinstance(each, Remember):
-                self.store.remember(each)
+        carry_out(self.store, instructions)
 
     def save(self) -> None:
         """Take a snapshot and wait until it is written."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
-from kvstore_mpi.server.records import Allocate, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
+from support.store_shell import carry_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,13 +69,7 @@ class Server:
 
     def carry_out(self, instructions: Instructions) -> Instructions:
         """Do what the state says, as far as the store is concerned."""
-        for each in instructions:
-            if isinstance(each, Fill):
-                self.store.fill(each)
-            elif isinstance(each, Update):
-                self.store.update(each)
-            elif isinstance(each, Allocate):
-                self.store.allocate(each.message)
+        carry_out(self.store, instructions)
         return instructions
 
     def restore(self, **options: bool) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Topology
-from kvstore_mpi.server.records import Allocate, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE, Layout
 from kvstore_mpi.server.snapshots import Snapshots
@@ -15,6 +14,7 @@ from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build_for_rows, terms_of
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.wire import messages as m
+from support.store_shell import carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,13 +91,7 @@ class TableServer:
 
     def carry_out(self, instructions: Iterable[Any]) -> None:
         """Do what the state has decided."""
-        for each in instructions:
-            if isinstance(each, Fill):
-                self.store.fill(each)
-            elif isinstance(each, Update):
-                self.store.update(each)
-            elif isinstance(each, Allocate):
-                self.store.allocate(each.message)
+        carry_out(self.store, instructions)
 
     def save(self) -> None:
         """Take a snapshot and wait until it is written."""

@@ -265,3 +265,12 @@ def test_arrays_that_cannot_be(index, change, says):
     ]
     with pytest.raises(ConfigurationError, match=f"of key 't' piece 0: .*{says}"):
         shard().restore(arrays)
+
+
+def test_too_many_rows_for_a_piece_name_their_table():
+    """Among all keys of a job nobody would find it."""
+    table = shard(growth=Growth(GROWTH.init, Retention(max_rows=4)))
+    with pytest.raises(
+        UsageError, match="key 't': a push has 3 rows of a piece of a table that may keep 2"
+    ):
+        push(table, [0, 2, 4], 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UsageError
 from kvstore_mpi.metrics.stacks import STACK_SIGNAL
 from kvstore_mpi.metrics.status import Status, Wait, encode
@@ -156,6 +157,19 @@ def test_an_inspection_has_the_stacks_and_is_written_to_the_log_folder(seen):
     assert file.stat().st_mode & 0o077 == 0
     assert "inspection: somebody asked (mpilaunch inspect)" in seen.out.getvalue()
     assert "in hang" not in seen.out.getvalue()
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_lease_is_only_spoken_of_where_there_are_servers(tmp_path, servers):
+    """In pure MPI nobody ends a process that falls silent."""
+    (tmp_path / "job").mkdir()
+    out = io.StringIO()
+    spec = JobSpec(Target.SCRIPT, ("train.py",), NodeConfig(num_workers=2, num_servers=servers))
+    observer = Observer(spec, "3f2aabcd", str(tmp_path / "job"), Printer(out, out, LogFiles(tmp_path)))
+    observer.view.take(Status("client0.1", 0, "h", 7, {}), 100.0)
+    told = observer.view.why_due(130.0)
+    assert told.endswith("30 s of 30 s" if servers else "without servers nobody ends it for that")
+    observer.close()
 
 
 def test_what_is_due_is_looked_for_once(tmp_path):

@@ -116,3 +116,10 @@ def test_a_table_made_of_a_dense_key_has_that_key_s_numbers(key):
     assert name_of_table(key) != key
     assert parameter_of(name_of_table(key)) == key
     assert parameter_of(key) == key
+
+
+def test_errors_name_a_table_as_the_user_does():
+    """Also the one that has taken the place of a dense key."""
+    for key in (3, "w"):
+        spec = KeySpec(0, name_of_table(key), (4, 2), "float32", "rows", 2)
+        assert str(spec) == f"key {key!r} (4, 2) float32 in 2 pieces (rows)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.one_server import WARN, Server, failures, leader, only, summed
 
-from kvstore_mpi.records import Mode
+from kvstore_mpi.records import Mode, name_of_table
 from kvstore_mpi.server.records import Answer
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log
@@ -41,6 +41,17 @@ def test_who_is_missing_is_named():
     one.push(1, 1, now=0.0)
     (line,) = only(Log, one.state.rounds.tick(1.0 + WARN))
     assert "for the push of worker 0, 2; worker 1 has pushed" in line.text
+
+
+def test_a_table_is_named_as_the_user_does():
+    """Where it has taken the place of a dense key it has another name among the processes."""
+    one = Server(clients=2, create=False)
+    one.create(key=name_of_table("w"))
+    one.push(0, 1, now=0.0)
+    (line,) = only(Log, one.state.rounds.tick(1.0 + WARN))
+    assert line.text.startswith("key 'w': round 1 has waited")
+    news = one.state.gone(m.PeerGone("worker1", "client 1 has died", orderly=False, returns=False), 0.0)
+    assert "has pushed key 'w' 0 times" in failures(news)[leader(0)].text
 
 
 def test_a_client_that_departs_takes_all_its_workers_along():
