@@ -170,7 +170,7 @@ def _net_of(
         raise UsageError(f"there is nothing to plan: {USAGE}")
     is_net = command[0].endswith(".json")
     if (is_net or options.shape) and (more := [*job_options, *command[1:]]):
-        raise UsageError(f"plan of {command[0]}: {' '.join(more)} is for nobody: no script is run")
+        raise UsageError(f"leave out {' '.join(more)}: {command[0]} is planned, and no script runs")
     if is_net and not options.shape:
         sizes = {"--batch": options.batch, "--samples": options.samples}
         if named := " and ".join(name for name, value in sizes.items() if value):

@@ -83,8 +83,8 @@ def divided(
         )
     alone = min(alone_s / device.speed for device in devices.all_devices)
     step = predicted_step(parts, cut, devices)
-    # The whole is measured at another moment than its parts, and on a busy machine may take longer than all
-    # of them: no devices are faster than all of them with nothing to wait for.
+    # The whole is measured at another moment than its parts, and on a busy machine may take longer than
+    # their sum. No division is faster than all devices computing all the time.
     step_s = max(step.table.step, alone_s / sum(device.speed for device in devices.all_devices))
     # Over a step as it will be, so that one that is divided is as long as its longest chain, and the rest.
     speedup = (alone + other_s) / (step_s + other_s) if step_s + other_s else 1.0

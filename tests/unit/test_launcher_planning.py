@@ -253,8 +253,8 @@ def test_the_command_shows_the_step_of_the_best_workers_that_are_divided(files):
         (("--batch", "8", "--samples", "80", "--workers", "2", "train.py"), "with one worker"),
         (("--batch", "8", "--samples", "80", "--shape", "data:8,3", "net.json"), r"no \[device\]"),
         (("--batch", "8", "net.json"), r"--batch is in net\.json"),
-        (("net.json", "train.py", "8"), r"plan of net\.json: train\.py 8 is for nobody"),
-        (("--leaders", "all", "net.json"), r"plan of net\.json: --leaders all is for nobody"),
+        (("net.json", "train.py", "8"), r"leave out train\.py 8: net\.json is planned"),
+        (("--leaders", "all", "net.json"), r"leave out --leaders all: net\.json"),
     ],
 )
 def test_what_cannot_be_planned_is_named(files, monkeypatch, words, what):
