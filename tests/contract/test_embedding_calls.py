@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,7 @@ def test_without_servers_or_an_optimizer(make_group, num_servers):
         ((3, "range"), 0, (3, "range")),
         ((3,), 2, (2, "mod")),
         (("auto",), 2, (2, "mod")),
+        (("auto", "range"), 0, (0, "range")),
     ],
 )
 def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
@@ -147,11 +150,14 @@ def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
     assert cuts == [cut]
 
 
-def test_its_pieces_are_not_looked_for(make_group):
-    """Its rows are never all on a worker: the call says so, and leaves nothing of the table."""
-    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+def test_its_pieces_are_not_looked_for(make_group, caplog):
+    """Its rows are never all on a worker: the log says so, and it is cut as it is anyway."""
+    caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
+    kv = KVStoreMPI("sync", make_group(1, num_servers=2).workers[0])
     kv.set_optimizer(sgd())
     kv.partitioner("*", "auto")
-    with pytest.raises(UsageError, match=r"table 't': .*'auto'.*never all on a worker.*partitions=N"):
-        TableEmbedding(kv, "t", 2, num_rows=V)
-    assert TableEmbedding(kv, "t", 2, num_rows=V, partitions=1)([3]).shape == (1, 2)
+    assert TableEmbedding(kv, "t", 2, num_rows=V)([3]).shape == (1, 2)
+    assert "table 't': as many pieces as without partitioner" in caplog.text
+    caplog.clear()
+    TableEmbedding(kv, "u", 2, num_rows=V, partitions=1)
+    assert not caplog.text

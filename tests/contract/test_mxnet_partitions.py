@@ -106,12 +106,17 @@ def test_other_cuts_are_refused(job, how, text):
         store.partitioner("words", **how)
 
 
-def test_workers_of_an_async_store_have_no_step_in_common(job):
-    """So nothing can be looked for there, and a number must be given."""
-    store = KVStoreMPI("async", job().workers[0])
-    store.partitioner("a", 2)
-    with pytest.raises(UsageError, match="is for sync-mpi"):
-        store.partitioner("a", "auto")
+def test_workers_of_an_async_store_have_no_step_in_common(job, caplog):
+    """So nothing can be looked for there: the log says so, and it is cut as it is anyway."""
+    caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
+    store = KVStoreMPI("async", job(servers=2).workers[0])
+    store.partitioner("*", "auto", by="range")
+    store.set_optimizer(mx.optimizer.create("sgd"))
+    store.init(["a", "b"], [mx.nd.ones((rows, 2)).tostype("row_sparse") for rows in (20_000, 9)])
+    assert cuts_of(store) == [(2, "row_ranges"), (1, "row_ranges")]
+    assert "table 'a': as many pieces as without partitioner" in caplog.text
+    assert "no step in common" in caplog.text
+    assert not store._tables._cuts._tables
 
 
 def test_it_is_called_before_the_key_is_there_and_for_no_more_pieces_than_rows(job):

@@ -170,6 +170,13 @@ MUTANTS = [
         _LIVE,
     ),
     Mutant(
+        "workers of an async store cut tables anew",
+        "kvstore_mpi/adapters/mxnet/rows.py",
+        '        if self._mode == "async":',
+        '        if self._mode == "none":',
+        _LIVE,
+    ),
+    Mutant(
         "the first pattern counts before the name",
         "kvstore_mpi/adapters/mxnet/partitions.py",
         "        return next(iter([*exact, *fitting]), Cut())",

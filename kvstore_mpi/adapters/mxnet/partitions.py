@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from kvstore_mpi.records import Key
+
+log = logging.getLogger("kvstore_mpi.mxnet")
 
 AUTO = "auto"
 
@@ -33,9 +36,8 @@ class Cut(NamedTuple):
 class Partitions:
     """What was said with ``partitioner``, by names or patterns of parameters and keys."""
 
-    def __init__(self, *, is_sync: bool) -> None:
-        """Start with nothing said; ``is_sync``: workers push in rounds."""
-        self._is_sync = is_sync
+    def __init__(self) -> None:
+        """Start with nothing said."""
         self._cuts: dict[str, Cut] = {}
 
     def say(self, name: Key, pieces: int | str, by: str, known: Container[Key]) -> None:
@@ -49,11 +51,6 @@ class Partitions:
         if pieces != AUTO and (type(pieces) is not int or pieces < 1):
             raise UsageError(
                 f"partitioner({name!r}): pieces must be {AUTO!r} or a whole number above 0, not {pieces!r}"
-            )
-        if pieces == AUTO and not self._is_sync:
-            raise UsageError(
-                f"partitioner({name!r}, {AUTO!r}) is for sync-mpi: workers of an async store have no step "
-                "in common before which a table could be cut anew; give a number of pieces"
             )
         if name in known:
             raise UsageError(f"partitioner({name!r}): the key is there already; call this before init")
@@ -71,3 +68,13 @@ class Partitions:
             cut for each, cut in self._cuts.items() if any(fnmatchcase(name, each) for name in names)
         ]
         return next(iter([*exact, *fitting]), Cut())
+
+
+def without_search(cut: Cut, key: Key, why: str, *, rank: int) -> Cut:
+    """Return how a table is cut that cannot be cut anew: as if nothing was said of its number of pieces.
+
+    A large one then has one on each server, which is what the searches of real jobs have come to.
+    """
+    if cut.is_searched and rank == 0:
+        log.info("table %r: as many pieces as without partitioner, no others are tried: %s", key, why)
+    return cut._replace(is_searched=False)

@@ -29,7 +29,7 @@ from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
 from kvstore_mpi.adapters.mxnet.key_routes import tell_that_servers_keep_all
 from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
-from kvstore_mpi.adapters.mxnet.partitions import Partitions
+from kvstore_mpi.adapters.mxnet.partitions import Partitions, without_search
 from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
@@ -73,7 +73,7 @@ class RowKeys:
         self._worker = cast("RowsWorker", exchange.worker)
         self._mode, self.has_any = mode, False
         self.counts = ClientCounts(exchange)
-        self.partitions = Partitions(is_sync=mode != "async")
+        self.partitions = Partitions()
         self._fetches = RowFetches(exchange)
         together = self._worker.unites_lookups
         fetch = partial(self._fetches.begin, priority=0, exact=False, together=together)
@@ -152,6 +152,9 @@ class RowKeys:
         exchange = self._exchange
         cut = self.partitions.of(key, parameter_of(self._updates, key))
         table.store = exchange.store_of(route)
+        if self._mode == "async":
+            why = "workers of an async store have no step in common"
+            cut = without_search(cut, key, why, rank=exchange.worker.rank)
         if cut.is_searched and exchange.on_servers and not route.by_workers:
             cut = self._cuts.begin(key, table, cut)
         form = table.shape, table.dtype, source

@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.partitions import Cut
+from kvstore_mpi.adapters.mxnet.partitions import Cut, without_search
 from kvstore_mpi.adapters.mxnet.row_arrays import whole_numbers
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
@@ -118,8 +118,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             prefix: As of any block.
 
         Raises:
-            UsageError: The store has no servers that could update rows, the key or a number is wrong, or
-                ``partitioner`` says ``"auto"``.
+            UsageError: The store has no servers that could update rows, or the key or a number is wrong.
         """
         super().__init__(prefix=prefix)
         dim, num_rows = _whole(dim), _whole(num_rows)
@@ -183,14 +182,11 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         if partitions:
             return Cut(partitions)
         cut = self._kv._tables.partitions.of(self._key, None)  # noqa: SLF001  as above
-        if cut.is_searched:
-            # A table is cut anew by way of its whole value on a worker. This one has none, and the ages of
-            # its rows and what waits to be admitted are on the servers alone: they would be lost.
-            raise UsageError(
-                f"table {self._key!r}: its pieces cannot be looked for with partitioner(..., 'auto'): its "
-                "rows are never all on a worker that could cut them anew; give TableEmbedding partitions=N"
-            )
-        return cut
+        # A table is cut anew by way of its whole value on a worker. This one has none, and the ages of
+        # its rows and what waits to be admitted are on the servers alone: they would be lost.
+        return without_search(
+            cut, self._key, "its rows are never all on a worker", rank=self._exchange.worker.rank
+        )
 
     # --- use ---
 
