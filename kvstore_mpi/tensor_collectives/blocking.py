@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kvstore_mpi.errors import UnsupportedError
+from kvstore_mpi.errors import MismatchError, UnsupportedError
 from kvstore_mpi.tensor_collectives import designs, hierarchical, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.choice import Algorithm, Chooser
 from kvstore_mpi.tensor_collectives.driver import Driver
@@ -39,6 +39,10 @@ log = logging.getLogger("kvstore_mpi.collectives")
 SEGMENTS = 16
 """Number of segments that follow each other without a pause where rings take turns. More would hide a
 little more, and need larger buffers."""
+
+COMPARED_CALLS = 64
+"""The first calls of a group that ranks compare with each other: a script that errs does so from the start,
+and each comparison is a message to a neighbour, which small tensors would feel for ever."""
 
 _SUM = OPERATIONS["sum"]
 _ADDED_BY_LIBRARIES = "?bBhHiIlLqQfdgFDG"
@@ -78,6 +82,7 @@ class BlockingTensorGroup:
         self._stage: Stage | None = None
         self._pinned: dict[TensorMemory, Callable[[], None]] = {}
         self._chosen: dict[tuple[Any, ...], Design] = {}
+        self._compared = 0
 
     @property
     def waits_for(self) -> tuple[int, ...]:
@@ -87,6 +92,23 @@ class BlockingTensorGroup:
     def chunk(self, size: int) -> Range:
         """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
         return split(0, size, self._driver.size)[self._driver.rank]
+
+    def compare(self, call: str) -> None:
+        """Compare what this rank is about to call with what its neighbour is, in the first calls.
+
+        Raises:
+            MismatchError: They differ: data would be lost, or a rank wait for ever.
+        """
+        driver = self._driver
+        if driver.size == 1 or self._compared == COMPARED_CALLS:
+            return
+        self._compared += 1
+        other, before = driver.said_before_me(call), (driver.rank - 1) % driver.size
+        if other != call:
+            raise MismatchError(
+                f"rank {driver.rank} calls {call}, but rank {before} {other}; all ranks make the same "
+                "calls in the same order"
+            )
 
     # --- the collectives ---
 

@@ -46,6 +46,9 @@ Allocate = Callable[..., Array]
 Shared = tuple[Array, Mapping[int, Array], tuple[Any, ...]]
 """A whole buffer, those of all ranks of its host, and what the algorithm needs besides."""
 
+_TEXT_BYTES = 128
+"""Of what a rank says of its call, in ASCII."""
+
 
 class Driver:
     """One rank of a communicator.
@@ -125,6 +128,15 @@ class Driver:
             views = {rank: directory.open(Place(*place)) if place else None for rank, place in found}
             reached = {rank: view for rank, view in views.items() if view is not None}
             return reached if communicator.minimum(len(reached) == len(host)) else {}
+
+    def said_before_me(self, text: str) -> str:
+        """Tell the next rank a text, and return what the one before tells this one; called by all ranks."""
+        mine, other = (np.zeros(_TEXT_BYTES, np.uint8) for _ in range(2))
+        encoded = text.encode()[:_TEXT_BYTES]
+        mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        self._await(Transfers([(after, mine)], [(before, other)]))
+        return other.tobytes().rstrip(b"\0").decode()
 
     @contextmanager
     def _waiting_for_all(self) -> Iterator[None]:

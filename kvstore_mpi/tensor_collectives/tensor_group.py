@@ -126,7 +126,8 @@ class TensorGroup:
 
         Raises:
             UsageError: There is no such operation, integers have no mean, or the design cannot do it.
-            MismatchError: ``out`` is of another length or type.
+            MismatchError: ``out`` is of another length or type; or, which is looked at in a group's first
+                calls, the rank before this one has made another call.
             DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_allreduce(tensor, operation, out=out).wait(timeout)
@@ -135,7 +136,8 @@ class TensorGroup:
         """Begin an ``allreduce``."""
         rule, into = _operation(operation, tensor), _into(tensor, out)
         designs.check_use(self._design, tensor, into, rule)
-        return self._put("allreduce", tensor, partial(self._blocking.allreduce, tensor, rule, into))
+        call = partial(self._blocking.allreduce, tensor, rule, into)
+        return self._put(f"{operation} allreduce of {_vectors(tensor)}", call)
 
     def reduce_scatter(
         self, tensor: Tensor, out: Array, operation: str = "sum", *, timeout: float | None = None
@@ -150,7 +152,7 @@ class TensorGroup:
 
         Raises:
             UsageError: There is no such operation, or integers have no mean.
-            MismatchError: ``out`` is of another length or type.
+            MismatchError: As for ``allreduce``.
             DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_reduce_scatter(tensor, out, operation).wait(timeout)
@@ -160,9 +162,8 @@ class TensorGroup:
         lo, hi = self.chunk(tensor.size)
         _check_chunk(out, hi - lo, tensor)
         rule = _operation(operation, tensor)
-        return self._put(
-            "reduce_scatter", tensor, partial(self._blocking.reduce_scatter, tensor, out, rule)
-        )
+        call = partial(self._blocking.reduce_scatter, tensor, out, rule)
+        return self._put(f"{operation} reduce_scatter of {_vectors(tensor)}", call)
 
     def allgather(self, chunk: Array, tensor: Tensor, *, timeout: float | None = None) -> None:
         """Put the chunks of all ranks together in all vectors of the tensors of all ranks.
@@ -173,7 +174,7 @@ class TensorGroup:
             timeout: Seconds.
 
         Raises:
-            MismatchError: The chunk is of another length or type.
+            MismatchError: The chunk is of another length or type, or as for ``allreduce``.
             DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_allgather(chunk, tensor).wait(timeout)
@@ -182,7 +183,9 @@ class TensorGroup:
         """Begin an ``allgather``."""
         lo, hi = self.chunk(tensor.size)
         _check_chunk(chunk, hi - lo, tensor)
-        return self._put("allgather", tensor, partial(self._blocking.allgather, chunk, tensor))
+        # Ranks may want the whole in different numbers of vectors, and so what one has broadcast.
+        what = f"allgather of {tensor.size} {tensor.dtype}"
+        return self._put(what, partial(self._blocking.allgather, chunk, tensor))
 
     def broadcast(self, tensor: Tensor, root: int, *, timeout: float | None = None) -> None:
         """Copy the first vector of one rank's tensor to all vectors of all ranks.
@@ -194,6 +197,7 @@ class TensorGroup:
 
         Raises:
             UsageError: There is no such rank.
+            MismatchError: As for ``allreduce``.
             DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_broadcast(tensor, root).wait(timeout)
@@ -202,7 +206,8 @@ class TensorGroup:
         """Begin a ``broadcast``."""
         if not 0 <= root < self.size:
             raise UsageError(f"there is no rank {root} in a group of {self.size}")
-        return self._put("broadcast", tensor, partial(self._blocking.broadcast, tensor, root))
+        what = f"broadcast from rank {root} of {tensor.size} {tensor.dtype}"
+        return self._put(what, partial(self._blocking.broadcast, tensor, root))
 
     def chunk(self, size: int) -> Range:
         """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
@@ -221,13 +226,17 @@ class TensorGroup:
 
     # --- the thread ---
 
-    def _put(self, name: str, tensor: Tensor, call: Callable[[], None]) -> Work:
-        what = f"{name} of {len(tensor.vectors)} x {tensor.size} {tensor.dtype} on rank {self.rank}"
+    def _put(self, what: str, call: Callable[[], None]) -> Work:
+        here = f"{what} on rank {self.rank}"
         if self._closed:
-            raise UsageError(f"{what}: the group is closed, and nothing can follow that")
-        work = Work(what, lambda: self._blocking.waits_for)
-        self._calls.put((work, call))
+            raise UsageError(f"{here}: the group is closed, and nothing can follow that")
+        work = Work(here, lambda: self._blocking.waits_for)
+        self._calls.put((work, partial(self._compared, what, call)))
         return work
+
+    def _compared(self, what: str, call: Callable[[], None]) -> None:
+        self._blocking.compare(what)
+        call()
 
     def _serve(self) -> None:
         while True:
@@ -241,6 +250,10 @@ class TensorGroup:
                 work.end(error)
             else:
                 work.end()
+
+
+def _vectors(tensor: Tensor) -> str:
+    return f"{len(tensor.vectors)} x {tensor.size} {tensor.dtype}"
 
 
 def _operation(name: str, tensor: Tensor) -> Operation:

@@ -9,6 +9,7 @@ _COSTS = ("property/test_tensor_costs.py",)
 _CHOICE = ("unit/test_collective_choice.py",)
 _HOST_BARRIER = ("unit/test_host_barrier.py",)
 _GROUP = ("contract/test_group.py",)
+_CALLS = ("contract/test_tensor_calls.py",)
 _TENSORS = ("contract/test_tensor_group.py",)
 _IN = "kvstore_mpi/tensor_collectives/"
 
@@ -376,5 +377,19 @@ MUTANTS = [
         "if self._words is not None and len(ranks) == self.size:",
         "if self._words is not None and len(ranks) != self.size:",
         ("mpi/test_late_rank.py",),
+    ),
+    Mutant(
+        "ranks of a tensor group take any call for their neighbour's",
+        _IN + "blocking.py",
+        "        if other != call:",
+        "        if not other:",
+        _CALLS,
+    ),
+    Mutant(
+        "calls of a tensor group are compared for ever",
+        _IN + "blocking.py",
+        "        self._compared += 1",
+        "        self._compared += 0",
+        _CALLS,
     ),
 ]
