@@ -278,7 +278,7 @@ class Supervisor:
         events = self._on_rank_events()
         events += [event for rank in self._ranks.of(ended.name) for event in self._on_rank_gone(rank)]
         name = named(ended.name, self._incarnations[ended.name])
-        self._observer.ended(name)
+        self._observer.ended(name, failed=ended.code != 0)
         codes = rank_codes(list(self._printer.tails.get(name, ())))
         place, why = self._places.process(ended.name).host, self._places.why_lost(ended.name)
         return [*events, Exited(ended.name, ended.code, ended.pid, codes or (), place, why)]
@@ -345,13 +345,13 @@ class Supervisor:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "start":
             return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
+        pid = self._ranks[name].pid if name in self._ranks else 0
         if said["event"] == "lost":  # frozen, say: it would not end by itself
-            known = self._ranks[name].pid if name in self._ranks else None
-            return [] if known is None else [RankDied(name, 128 + signal.SIGKILL, known)]
+            return [RankDied(name, 128 + signal.SIGKILL, pid)] if pid else []
         self._ranks.is_over(name)
         if said["event"] == "end":
-            pid = self._ranks[name].pid if name in self._ranks else 0
             return [RankOver(name, self._places.record_of(name, pid) or ExitRecord.sent(said), pid)]
+        self._observer.ended(str(name), failed=True)
         return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
 
     def _watch_rank(self, name: RankName, pid: int, guard: int) -> list[Event]:
@@ -370,9 +370,9 @@ class Supervisor:
         pid, _, descriptor, _ = self._ranks.remove(name)
         if descriptor is not None:
             self._unwatch(descriptor)
-        self._observer.ended(str(name))
-        earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
-        return [*earlier, RankOver(name, self._places.record_of(name, pid), pid), RankGone(name)]
+        record = self._places.record_of(name, pid)
+        self._observer.ended(str(name), failed=record is None or record.code != 0)
+        return [*self._on_rank_events(), RankOver(name, record, pid), RankGone(name)]  # others may tell why
 
     def _on_observer(self) -> list[Event]:
         self._observer.look()

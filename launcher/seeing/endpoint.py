@@ -53,7 +53,7 @@ class JobCollector:
             GaugeMetricFamily,
         )
 
-        rows = [row for row in self._view.rows(self._clock()) if row.counters and row.state != "ended"]
+        rows = [row for row in self._view.rows(self._clock()) if row.counters and not row.is_over]
         for name, counter in COUNTERS.items():
             family = CounterMetricFamily if counter.total else GaugeMetricFamily
             told = family(PREFIX + name, counter.text, labels=LABELS)

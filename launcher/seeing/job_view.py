@@ -22,6 +22,7 @@ WAITS_SECONDS = 2.0
 KEPT = 6
 """Statuses of which rates are made: one for each second, about."""
 
+FAILED = "failed"
 STARTS, JOINS = "starts", "joins"
 """States of a process that has told nothing yet: a rank that joins makes its store, and may wait for others
 of its client."""
@@ -43,6 +44,7 @@ class Row(msgspec.Struct, frozen=True):
         counters: As it has told them last.
         waits: What it waits for.
         error: Its last error.
+        is_over: It has ended, well or not.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Row(msgspec.Struct, frozen=True):
     counters: dict[str, float]
     waits: list[Wait]
     error: str
+    is_over: bool = False
 
 
 @dataclass
@@ -92,10 +95,10 @@ class JobView:
         if name in self._processes:
             self._processes[name].before = JOINS
 
-    def ended(self, name: str, how: str) -> None:
-        """A process has ended."""
+    def ended(self, name: str, *, failed: bool) -> None:
+        """A process has ended; ``failed``: with an exit code that is not 0, or by a signal."""
         if name in self._processes:
-            self._processes[name].ended = how
+            self._processes[name].ended = FAILED if failed else "ended"
 
     def take(self, status: Status, now: float) -> None:
         """A process has told about itself."""
@@ -110,14 +113,15 @@ class JobView:
             process.heard = now
 
     def rows(self, now: float) -> list[Row]:
-        """Return all processes that have not ended, and those that have ended badly."""
+        """Return all processes that there are, and have been."""
         # A copy: the thread of an endpoint asks, too, while the launcher adds processes.
         return [self._row(name, each, now) for name, each in list(self._processes.items())]
 
     def _row(self, name: str, process: _Process, now: float) -> Row:
         status = process.last
         if status is None:
-            return Row(name, process.host, 0, process.ended or process.before, -1.0, {}, {}, [], "")
+            state, is_over = process.ended or process.before, bool(process.ended)
+            return Row(name, process.host, 0, state, -1.0, {}, {}, [], "", is_over)
         age = now - process.heard
         return Row(
             name,
@@ -129,6 +133,7 @@ class JobView:
             dict(status.counters),
             list(status.waits),
             status.error,
+            bool(process.ended),
         )
 
     def why_due(self, now: float) -> str:
@@ -154,7 +159,7 @@ def _state(status: Status, age: float) -> str:
     if age > SILENT_SECONDS:
         return f"silent {age:.0f} s"
     if status.error:
-        return "failed"
+        return FAILED
     longest = max((wait.seconds for wait in status.waits), default=0.0)
     return "waits" if longest >= WAITS_SECONDS else "runs"
 

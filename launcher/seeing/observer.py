@@ -126,9 +126,9 @@ class Observer:
         self._watched[name] = _Watched(pipe, ask)
         self._selector.register(pipe, selectors.EVENT_READ, partial(self._on_stack, name))
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str, *, failed: bool) -> None:
         """A process has ended."""
-        self.view.ended(name, "ended")
+        self.view.ended(name, failed=failed)
         watched = self._watched.pop(name, None)
         if watched is not None:
             self._close(watched.pipe)
@@ -254,7 +254,7 @@ class Observer:
     # --- inspections ---
 
     def _inspect(self, why: str, now: float) -> None:
-        rows = [row for row in self.view.rows(now) if row.state != "ended"]
+        rows = [row for row in self.view.rows(now) if not row.is_over]
         self._inspection = _Inspection(why, rows, now + ANSWER_SECONDS)
         for watched in self._watched.values():
             watched.ask()

@@ -2,8 +2,12 @@
 
 import os
 import signal
+import threading
+import time
 
 import pytest
+
+from mpilaunch.seeing import control
 
 pytestmark = pytest.mark.mpi
 
@@ -247,3 +251,33 @@ for name in ("kvstore_mpi.node", "kvstore_mpi.adapters.mxnet.lifecycle"):
     assert len(job.with_text("| saved")) == 4, job.text
     assert not job.with_text("Traceback")
     assert not job.with_text("AttributeError")
+
+
+def test_who_was_killed_is_shown_as_failed(launch, script):
+    """A server and a rank, while another rank still saves."""
+    body = """
+print("is", os.getpid())
+try:
+    time.sleep(1000)
+finally:
+    print("saving")
+    sys.stdin = open("go")
+"""
+    job = launch("--clients", 2, "--servers", 1, "--workers", 2, "--grace", 100, script(body))
+    os.mkfifo(job.folder / "go")
+    pids = {line.split("|")[0]: int(line.split()[-1]) for line in job.wait_for("| is", 2)}
+    kill_server(job)
+    job.wait_for("| saving", 2)
+    os.kill(pids["client1.0"], signal.SIGKILL)
+    [folder] = (job.folder / "tmp").glob(f"{control.PRIVATE_PREFIX}*")
+
+    def states():
+        return {row["name"]: row["state"] for row in control.ask(folder, {"do": "top"})["rows"]}
+
+    wanted = {"scheduler": "starts", "server0": "failed", "client0.0": "joins", "client1.0": "failed"}
+    end = time.monotonic() + 60
+    while states() != wanted:
+        assert time.monotonic() < end, states()
+        threading.Event().wait(0.1)
+    (job.folder / "go").write_text("")
+    assert job.wait() == 137, job.text

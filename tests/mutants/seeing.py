@@ -12,6 +12,13 @@ _STACKS = ("unit/test_stacks.py",)
 
 MUTANTS = [
     Mutant(
+        "a process that has failed is shown as ended",
+        "launcher/seeing/job_view.py",
+        '            self._processes[name].ended = FAILED if failed else "ended"',
+        '            self._processes[name].ended = "ended"',
+        ("unit/test_job_view.py",),
+    ),
+    Mutant(
         "who waits himself is blamed",
         "launcher/seeing/diagnosis.py",
         "culprits = [name for name in awaited if name in silent or name not in waiting]",

@@ -67,12 +67,23 @@ def test_a_process_that_has_told_nothing_yet_starts():
     seen = JobView(lease=30.0)
     seen.started("server0", "h", 0.0)
     assert seen.rows(9.0)[0].state == "starts"
-    seen.ended("server0", "ended")
+    seen.ended("server0", failed=False)
     seen.take(status("server0", incarnation=1), 9.0)
-    assert [(row.name, row.state) for row in seen.rows(9.0)] == [
-        ("server0", "ended"),
-        ("server0~1", "runs"),
+    assert [(row.name, row.state, row.is_over) for row in seen.rows(9.0)] == [
+        ("server0", "ended", True),
+        ("server0~1", "runs", False),
     ]
+
+
+def test_a_process_that_was_killed_has_failed():
+    """Whether it has told something or not."""
+    seen = JobView(lease=30.0)
+    for name in ("server0", "server1"):
+        seen.started(name, "h", 0.0)
+    seen.take(status("server1"), 8.0)
+    for name in ("server0", "server1"):
+        seen.ended(name, failed=True)
+    assert [(row.state, row.is_over) for row in seen.rows(9.0)] == [("failed", True)] * 2
 
 
 def test_what_is_due_is_told_before_the_deadline():
