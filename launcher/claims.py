@@ -47,6 +47,19 @@ def claimed(folders: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
+def check_is_there(option: str, folder: str) -> None:
+    """Refuse to go on from a folder that is not there: made anew, it would only hide a misspelt name.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if not Path(folder).is_dir():
+        raise ConfigurationError(
+            f"{option} {folder} is not there, so that there is nothing to resume from; give it the folder "
+            "of the job that is to go on, or leave out --resume"
+        )
+
+
 def _opened(folder: str, option: str) -> int:
     try:
         private_files.make_folder(Path(folder))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
-from mpilaunch.claims import claimed
+from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.commands import COMMANDS, for_reader, run_command
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import choose_backend
@@ -274,6 +274,8 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
     spec = with_slices(spec, placement)
     if placement is None:
         spec = for_this_host(spec, mpi)
+        if spec.node.resume:
+            check_is_there(spell("snapshot_dir"), spec.node.snapshot_dir)
     job = secrets.token_hex(8)
     record = job_record(job, spec.secret_file)
     # Whoever reads what we say may take his time when everything of the job is gone.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.settings import Source, read_value, settings_of
+from kvstore_mpi.settings import Source, read_value, settings_of, value_error
 from mpilaunch.exit_codes import MEANINGS
 from mpilaunch.jobfile import NO_FILE, JobFile
 from mpilaunch.jobspec import JobSpec, Target
@@ -259,9 +259,16 @@ def _read_values(
     for name, text in texts.items():
         field = described[name]
         try:
-            values[name] = read_value(field, text)
+            value = read_value(field, text)
         except ValueError as error:
             errors.append(f"{name_it(name, text)}: {error}")
+            continue
+        # Here, where it is known who says it; later on each would be taken for an option's.
+        problem = value_error(field, value)
+        if problem:
+            errors.append(f"{name_it(name, text)} {problem}")
+        else:
+            values[name] = value
     return values, errors
 
 

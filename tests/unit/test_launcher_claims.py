@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch.claims import claimed
+from mpilaunch.claims import check_is_there, claimed
 
 HOLD = """
 import sys
@@ -52,3 +52,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         claimed({"--trace": str(tmp_path / "file")}),
     ):
         pass
+
+
+def test_a_job_goes_on_from_a_folder_that_is_there(tmp_path):
+    """It makes none, which would hide a misspelt name."""
+    check_is_there("--snapshot-dir", str(tmp_path))
+    with pytest.raises(
+        ConfigurationError, match=r"--snapshot-dir .*typo is not there.* leave out --resume"
+    ):
+        check_is_there("--snapshot-dir", str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()

@@ -216,6 +216,8 @@ def test_settings_for_experiments_come_from_the_environment_too():
     assert spec.node == NodeConfig(num_workers=1, step_timeout=5.0, schedule="p3")
     _, (error,) = spec_of("", {"KVMPI_STEP_TIMEOUT": "soon"})
     assert error == "KVMPI_STEP_TIMEOUT=soon in the environment: 'soon' is not a number"
+    _, (error,) = spec_of("", {"KVMPI_SCHEDULE": "foo"})
+    assert error == "KVMPI_SCHEDULE=foo in the environment must be one of p3, slicing, fifo, not 'foo'"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_a_rank_that_says_its_end_is_ended_under_slurm(event):
     supervisor = object.__new__(Supervisor)
     supervisor._ranks = running(shielded=True)
     supervisor._plan = SimpleNamespace(shielded=True)
+    supervisor._observer = SimpleNamespace(ended=lambda name, *, failed: None)
     supervisor._places = SimpleNamespace(
         record_of=lambda name, pid: "a record",
         is_service=lambda name: False,
