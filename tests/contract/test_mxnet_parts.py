@@ -224,6 +224,29 @@ def test_arguments_of_another_kind(use, text):
         use()
 
 
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (lambda output, label: loss_of(output, label).mean(), r"16 samples is an array of shape \(1,\)"),
+        (lambda output, label: 0.5, "16 samples is float"),
+    ],
+)
+def test_a_loss_has_a_number_for_each_sample(loss, text):
+    """Those of a mean would be divided by the batch twice."""
+    trainer = PipelineTrainer(make_chain(), loss, "sgd", kvstore="local", stages=[])
+    with pytest.raises(UsageError, match=text):
+        trainer.step(*model_parts.batches()[0])
+
+
+def test_a_loss_may_have_several_numbers_for_each_sample():
+    """As one of each word of a sentence, whose first axes are made one."""
+    trainer = PipelineTrainer(
+        make_chain(), lambda output, _: output.reshape(-1), "sgd", kvstore="local", stages=[]
+    )
+    data, label = model_parts.batches()[0]
+    assert trainer.step(data, label).shape == (160,)
+
+
 def test_row_sparse_parameters_are_refused():
     """Their gradients cannot be added up over micro-batches."""
     with pytest.raises(

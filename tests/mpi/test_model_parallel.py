@@ -131,8 +131,9 @@ def test_ranks_that_make_no_workers_are_refused(tmp_path):
 )
 @pytest.mark.thorough
 def test_nets_in_parts_compute_what_one_process_does(tmp_path, options):
-    """Pipelines and towers, in pure MPI and over a server; then a rank has another batch."""
-    code, text = launch(tmp_path, "parts.py", "sync-mpi", options=options)
+    """Pipelines and towers, in pure MPI and over a server; then a rank has another batch or optimizer."""
+    different = "optimizer" if "--workers" in options else "batch"
+    code, text = launch(tmp_path, "parts.py", "sync-mpi", different, options=options)
     assert "AssertionError" not in text
     assert code == 76, text
     assert "rank 1 of worker" in text

@@ -25,6 +25,13 @@ _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
     Mutant(
+        "a loss of one number passes for one of each sample",
+        "kvstore_mpi/adapters/mxnet/segment_run.py",
+        "    if not isinstance(loss, mx.nd.NDArray) or loss.ndim == 0 or len(loss) % num_samples:",
+        "    if not isinstance(loss, mx.nd.NDArray):",
+        ("contract/test_mxnet_parts.py",),
+    ),
+    Mutant(
         "a pipeline goes forward with all micro-batches before it goes back",
         "kvstore_mpi/adapters/mxnet/pipeline.py",
         "schedule=one_f_one_b(size, micro_batches),",

@@ -76,6 +76,12 @@ def shape_of(param: Any) -> tuple[int, ...]:
     return tuple(param.data().shape if known is None else known)
 
 
+def shape_is_known(param: Any) -> bool:
+    """Return whether a parameter has its shape; that of a layer without ``in_units`` comes from a batch."""
+    # An imported block's parameters have none, and values from the start. Unknown lengths are 0, or -1.
+    return param.shape is None or all(length > 0 for length in param.shape)
+
+
 def check_keys(optimizer: Any, keys: Collection[Key]) -> None:
     """Raise where an optimizer that a store is given next knows parameters, but none of the store's.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of
+from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_is_known, shape_of
 from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
@@ -27,7 +27,7 @@ from kvstore_mpi.adapters.mxnet.segments import (
     forms_of,
     owners,
 )
-from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts, write_parts
 from kvstore_mpi.planner.pipelines.schedules import check, fill_drain
 from kvstore_mpi.tracing import annotation
@@ -123,6 +123,7 @@ class PartTrainer:
         self.observer: Observer = (
             PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else Unobserved()
         )
+        self._rule = _told(optimizer, optimizer_params)
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
@@ -180,9 +181,19 @@ class PartTrainer:
 
     @raises_mxnet_errors
     def gather(self) -> None:
-        """Give all ranks of this worker all parameters, to evaluate or save the net; all must call this."""
+        """Give all ranks of this worker all parameters, to evaluate or save the net; all must call this.
+
+        Raises:
+            UsageError: Some have no shape yet, which they get from the first batch.
+        """
         if self._links is None:
             return
+        unknown = [param.name for _, param in owners(self._net) if not shape_is_known(param)]
+        if unknown:
+            raise UsageError(
+                f"gather() before the first step: nobody knows the shape of {unknown[0]} yet; call it "
+                "after a step, or make the layers with in_units or in_channels"
+            )
         for owner, param in owners(self._net):
             array = param.data().asnumpy() if self._rank == owner else None
             data = self._links.broadcast(b"" if array is None else array.tobytes(), owner)
@@ -198,7 +209,7 @@ class PartTrainer:
             if self._parts_file:
                 self._tell_parts(batch)
             if self._links is not None:
-                own = self._net.digest([*batch, *forms], self._micro_batches)
+                own = self._net.digest([*batch, *forms], self._micro_batches) + self._rule
                 _check_agreement(own, self._links.broadcast(own, 0), self._rank)
             self._forms[batch] = forms
         return self._forms[batch]
@@ -248,6 +259,16 @@ def opened(kvstore: Any) -> Any:
 def _check_agreement(own: bytes, first: bytes, rank: int) -> None:
     if own != first:
         raise MismatchError(
-            f"ranks 0 and {rank} of this worker have different nets, plans or batches: make the same net "
-            "and the same trainer on all ranks, and give all of them the same batch"
+            f"ranks 0 and {rank} of this worker have different nets, plans, optimizers or batches: make "
+            "the same net and the same trainer on all ranks, and give all of them the same batch"
         )
+
+
+def _told(optimizer: Any, options: dict[str, Any] | None) -> bytes:
+    """Return what ranks compare of an optimizer: its name and its numbers."""
+    if isinstance(optimizer, str):
+        name, numbers = optimizer.lower(), dict(options or {})
+    else:
+        name, numbers = type(optimizer).__name__.lower(), vars(optimizer)
+    plain = {key: value for key, value in numbers.items() if isinstance(value, (bool, int, float, str))}
+    return repr((name, sorted(plain.items()))).encode()

@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet.arrays import array_of
+from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,7 +163,7 @@ class Step:
         with mx.autograd.record():
             head = output = self._net.parts[number].block(*arguments)
             if number == self._graph.output:
-                head = self.losses[batch] = self._loss(output, label)
+                head = self.losses[batch] = _checked_loss(self._loss(output, label), len(label))
         self._observer.asked(action, lambda: [head])
         self._kept[number, batch] = _Kept(inputs, head)
         for edge in self._graph.out_of(number):
@@ -243,6 +244,23 @@ def _record_anew(arrays: Sequence[NDArray]) -> None:
 def _want_gradient(array: NDArray) -> None:
     """Attach a gradient, as ``attach_grad`` does but for its zeros: one backward writes it, or none."""
     mx.autograd.mark_variables(array, mx.nd.empty(array.shape, array.context, array.dtype))
+
+
+def _checked_loss(loss: NDArray, num_samples: int) -> NDArray:
+    """Return a loss that has a number for each sample, or for each of what a sample consists of.
+
+    Raises:
+        UsageError: It has not: gradients of a mean would be divided by the batch twice.
+    """
+    if not isinstance(loss, mx.nd.NDArray) or loss.ndim == 0 or len(loss) % num_samples:
+        found = (
+            f"an array of shape {loss.shape}" if isinstance(loss, mx.nd.NDArray) else type(loss).__name__
+        )
+        raise UsageError(
+            f"the loss of {num_samples} samples is {found}: it must have a number for each sample, whose "
+            "sum is divided by batch_size in step"
+        )
+    return loss
 
 
 def _gradient_of(array: NDArray) -> NDArray:
