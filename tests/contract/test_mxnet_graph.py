@@ -77,6 +77,12 @@ def test_without_fusing_each_operation_stands_alone_and_measured_times_count():
     assert (right.forward_seconds, right.backward_seconds, right.weight_gradient_seconds) == (3, 8, 4)
 
 
+def test_measured_operations_that_the_net_has_not_are_named():
+    """A misspelt name would leave the predicted time, without a word."""
+    with pytest.warns(UserWarning, match="has no operations of this net: rihgt"):
+        graph_of(two_branches(), SHAPES, UNIT, measured={"rihgt": (3.0, 8.0), "left": (1.0, 2.0)})
+
+
 def test_a_net_of_gluon_with_a_shared_weight():
     """The layer that is used twice has one weight, so that its uses share a device."""
     net = nn.HybridSequential()

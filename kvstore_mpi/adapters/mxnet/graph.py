@@ -50,7 +50,8 @@ def graph_of(
         UsageError: A shape is missing, or the blocks wait for each other.
 
     Warns:
-        UserWarning: A kind of operation is not known; it counts as reading and writing only.
+        UserWarning: A kind of operation is not known, and counts as reading and writing only; or something
+            was measured that the net has not.
     """
     symbol = net if isinstance(net, mx.sym.Symbol) else _symbol(net, shapes)
     nodes = nodes_of(symbol, shapes, device, measured)
@@ -130,6 +131,8 @@ def nodes_of(
     nodes: dict[int, Node] = {}
     strange: Counter[str] = Counter()
     names = names_of(listed)
+    if absent := sorted(measured.keys() - {each["name"] for each in listed if each["op"] != "null"}):
+        warnings.warn(f"'measured' has no operations of this net: {', '.join(absent)}", stacklevel=3)
     for number, each in enumerate(listed):
         kind, name = each["op"], each["name"]
         sources = [(source, output) for source, output, _ in each["inputs"]]
