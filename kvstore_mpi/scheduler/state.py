@@ -188,24 +188,33 @@ class SchedulerState:
         roster = self.roster
         self._expect(roster.group(node))
         group = [each for each in roster.group(node) if each not in roster.left]
-        if node in roster.left or not group:
-            return []  # a death is seen more than once: by the launcher, and as silence
         gone = m.PeerGone(str(node), f"{roster.name(node)} {reason}", False, returns, asked)
+        if node in roster.left or not group:
+            # A death is seen more than once: as silence, and by the launcher, who may start it again.
+            if returns and roster.is_gone_for_good(node):
+                self._returns(roster.group(node), gone, now)
+            return []
         others = [each for each in roster.present if each != node]
-        roster.depart(group, gone)
         self._introduced.difference_update(group)
         self._keys.drop(group)
         if returns:
-            self._join_deadline = max(self._join_deadline, now + self._connect_timeout)
-            for each in group:
-                roster.joined.pop(each, None)
+            self._returns(group, gone, now)
             others = [each for each in others if each not in group]
+        else:
+            roster.depart(group, gone)
         text = f"{gone.reason}; telling the {len(others)} other processes"
         level = logging.DEBUG if asked else logging.WARNING if returns else logging.ERROR
         news: Instructions = [Log(level, text), *(Send(other, gone) for other in others)]
         if not roster.workers_remain:
             return [*news, *self._end((ToldToEndError if asked else PeerLostError)(gone.reason))]
         return [*news, *self._strand(gone, group)] if node.role is Role.WORKER else news
+
+    def _returns(self, group: list[NodeId], gone: m.PeerGone, now: float) -> None:
+        """Processes are being started again: nobody has lost them for good."""
+        self.roster.depart(group, gone)
+        self._join_deadline = max(self._join_deadline, now + self._connect_timeout)
+        for each in group:
+            self.roster.joined.pop(each, None)
 
     def restarting(self, name: str, incarnation: int, why: str, now: float) -> Instructions:
         """The launcher says that an incarnation of a client or a server has died, and starts the next."""

@@ -174,6 +174,13 @@ MUTANTS = [
         _RESTARTS,
     ),
     Mutant(
+        "who was silent before it is started again is lost for good",
+        "kvstore_mpi/scheduler/state.py",
+        "            if returns and roster.is_gone_for_good(node):",
+        "            if False:",
+        ("unit/test_scheduler_restarts.py",),
+    ),
+    Mutant(
         "who never comes back is not missed at the end",
         "kvstore_mpi/scheduler/state.py",
         "return self._end(self._never_back())",

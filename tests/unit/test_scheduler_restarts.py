@@ -134,3 +134,13 @@ def test_a_worker_that_was_given_up_and_comes_back_is_waited_for():
     job.says(worker(1), again(1))
     assert not any(isinstance(each, Stop) for each in job.says(worker(0), m.Leave()))
     assert job.says(worker(1), m.Leave())[-1] == Stop()
+
+
+def test_a_worker_that_was_given_up_may_still_be_on_its_way_when_the_others_finish():
+    """The launcher has said that it is started again; it goes on alone, however long its start takes."""
+    job = asynchronous_job()
+    job.state.silent(worker(1), 5.0, 1.0)
+    assert job.state.restarting("client1", 0, "SIGKILL", 2.0) == []
+    assert not any(isinstance(each, Stop) for each in job.says(worker(0), m.Leave()))
+    job.says(worker(1), again(1))
+    assert job.says(worker(1), m.Leave())[-1] == Stop()
