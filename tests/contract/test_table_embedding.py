@@ -284,11 +284,15 @@ def test_rows_that_are_there_do_not_wait_for_pushes(make_group, monkeypatch):
         assert go_on.wait(60)
         push(*arguments)
 
+    def look_up():
+        with mx.autograd.record():
+            return table(np.array([2, 3]))
+
     monkeypatch.setattr(worker, "push_rows", held_up)
     table.step(1)
     with ThreadPoolExecutor(1) as threads:
         try:
-            found = threads.submit(table, np.array([2, 3])).result(30).asnumpy()
+            found = threads.submit(look_up).result(30).asnumpy()
         finally:
             go_on.set()
     np.testing.assert_array_equal(found, start()[[2, 3]])
@@ -311,6 +315,22 @@ def test_rows_of_this_worker_are_used_again(make_group):
     mx.nd.waitall()
     assert seen == [1, 1, 1, 0.25, 0.25, 0.25, -0.5]
     assert asked(group).count("pull_rows") == 3
+
+
+def test_an_evaluation_has_fresh_rows_and_training_its_old_ones(make_group):
+    """What is exported lacks no step, and training has the same bits with evaluations and without."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, init=RowInit("constant", 1), staleness=2)
+    used = []
+    for number in range(5):
+        assert (table(np.array([9, 5]))[:, 0].asnumpy() == [1, 1 - number * 0.25]).all()
+        with mx.autograd.record():
+            rows = table(np.array([5]))
+            rows.backward()
+        used.append(float(rows[0, 0].asscalar()))
+        table.step(1)
+    assert used == [1, 1, 1, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("staleness", [0, 2])

@@ -19,6 +19,13 @@ _CACHED = ("unit/test_row_cache.py",)
 
 MUTANTS = [
     Mutant(
+        "an evaluation has the old rows of training",
+        _BLOCK,
+        "            is_beside = self._staleness > 0 and not is_recorded",
+        "            is_beside = False",
+        _BLOCKS,
+    ),
+    Mutant(
         "a search ends where an id was removed",
         _INDEX,
         "        pending = pending[found[pending] != ABSENT]",

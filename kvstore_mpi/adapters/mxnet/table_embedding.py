@@ -111,8 +111,9 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             dtype: Of the rows.
             init: How rows begin.
             retention: Which rows the servers keep.
-            staleness: Rows that this worker has may be used for this number of its further steps, without
-                what it and others have pushed since. 0 for training as with a table on the worker.
+            staleness: Rows that this worker has may be used for training in this number of its further
+                steps, without what it and others have pushed since. 0 for training as with a table on the
+                worker.
             partitions: Pieces that the table is cut into; 0 for what ``partitioner`` says of the key, or
                 else one on each server.
             prefix: As of any block.
@@ -205,15 +206,18 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         together, is_recorded = self._is_made_together(), mx.autograd.is_recording()
         with mx.autograd.pause():
             distinct, positions = np.unique(numbers, return_inverse=True)
-            asked = self._ask(distinct, self._clock, together=together)
+            is_beside = self._staleness > 0 and not is_recorded
+            if not is_beside:
+                self._ask(distinct, self._clock, together=together)
             if not distinct.size:
                 with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
                     return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
-            rows = mx.nd.from_numpy(self._fetched(distinct), zero_copy=True).as_in_context(context)
-            if not is_recorded:
+            values = self._fresh(distinct) if is_beside else self._fetched(distinct)
+            rows = mx.nd.from_numpy(values, zero_copy=True).as_in_context(context)
+            if not is_recorded and not is_beside:
                 # The clock stands still in an evaluation: no row would become too old, for memory nor for a
-                # worker that only looks up while others train. What training has asked for stays.
-                self._cache.drop(asked if self._staleness else distinct)
+                # worker that only looks up while others train.
+                self._cache.drop(distinct)
             places = mx.nd.array(positions.reshape(-1), context, np.int32)
         if is_recorded:
             rows.attach_grad()
@@ -305,8 +309,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             )
         self._worker.push_rows(self._table.store, self._key, rows, 0, done)
 
-    def _ask(self, ids: Array, use: int, *, together: bool) -> Array:
-        """Queue a request for rows that are not here, after all pushes that are queued; return their ids.
+    def _ask(self, ids: Array, use: int, *, together: bool) -> None:
+        """Queue a request for rows that are not here, after all pushes that are queued.
 
         Args:
             ids: Of the rows.
@@ -319,29 +323,43 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             self._table.others_pushed = False
         wanted = self._cache.ask(ids, self._clock, use)
         if not (wanted.size or (together and self._worker.unites_lookups)):
-            return wanted
-        coming = _Coming([], mx.nd.zeros(1))
+            return
+        coming = self._pull(wanted, together=together)
         if wanted.size:
             self._coming.append(coming)
+
+    def _pull(self, ids: Array, *, together: bool) -> _Coming:
+        """Queue a pull after all pushes that are queued."""
+        coming = _Coming([], mx.nd.zeros(1))
         self._exchange.queue(
             lambda done: self._worker.pull_rows(
-                self._table.store, self._key, 0, done, coming.rows, wanted, together=together
+                self._table.store, self._key, 0, done, coming.rows, ids, together=together
             ),
             mutable=[self._table.array, coming.here],
         )
-        return wanted
+        return coming
 
     def _fetched(self, ids: Array) -> Array:
         """Return rows that were asked for, as they may be used now; waits for all that are coming."""
         coming, self._coming = self._coming, []
         for each in coming:
-            try:
-                each.here.wait_to_read()
-            finally:
-                self._exchange.check()  # our error is better than the engine's
-            for part in each.rows:
+            for part in self._arrived(each):
                 self._cache.fill(part)
         return self._cache.take(ids, self._clock)
+
+    def _fresh(self, ids: Array) -> Array:
+        """Return rows as the servers have them, beside the cache: training goes on with what it has."""
+        values: Array = np.empty((ids.size, self._dim), self._table.dtype)
+        for part in self._arrived(self._pull(ids, together=False)):
+            values[np.searchsorted(ids, part.ids)] = part.values
+        return values
+
+    def _arrived(self, coming: _Coming) -> list[Rows]:
+        try:
+            coming.here.wait_to_read()
+        finally:
+            self._exchange.check()  # our error is better than the engine's
+        return coming.rows
 
 
 def _whole(number: Any) -> Any:
