@@ -35,6 +35,9 @@ LARGE_PIECE_BYTES = 16 << 20
 
 LARGEST_PER_SERVER = 64
 
+MOST_PARTITIONS = 1 << 14
+"""Each is a thing of its own for workers, servers and scheduler, to be made before the first step."""
+
 LARGEST_PIECE_BYTES = 256 << 20
 """A search tries no larger ones: a piece goes over to its new server as one frame."""
 
@@ -219,6 +222,8 @@ def partitions_problem(partitions: int, rows: int) -> str:
         return (
             f"partitions must be a whole number, or {AUTO_PARTITIONS} to have it chosen, not {partitions!r}"
         )
+    if partitions > MOST_PARTITIONS:
+        return f"it cannot be cut into {partitions} partitions; ask for {MOST_PARTITIONS} at most"
     if partitions > rows:
         return (
             f"its {rows} rows cannot be cut into {partitions} partitions; ask for at most one for each row"

@@ -146,7 +146,8 @@ def build_for_rows(spec: OptimizerSpec) -> ServerOptimizer:
     if not is_elementwise(spec):
         raise UsageError(
             f"the servers' optimizer {spec.name!r} cannot update some rows of a table alone; use one of "
-            "sgd, nag, adagrad, groupadagrad and ftrl, or adam with lazy_update=True, or dense gradients"
+            "sgd, nag, adagrad, groupadagrad and ftrl, or adam with lazy_update=True, or, "
+            "of what is no TableEmbedding, dense gradients"
         )
     if decay_of(spec):
         return _wrapper(spec, build_for_rows(_inner(spec)))

@@ -9,7 +9,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, table_embedding  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.records import Retention, RowInit  # noqa: E402
 
@@ -56,19 +56,29 @@ def test_ids_that_are_none(make_group):
             table.prefetch(np.array(wrong))
     with pytest.raises(UsageError, match="-1 steps old"):
         TableEmbedding(kv, "u", 2, num_rows=V, staleness=-1)
-    with pytest.raises(UsageError, match=r"step\(0\): a batch has one sample"):
-        table.step(0)
+    for size in (0, float("inf"), float("nan"), "3", None):
+        with pytest.raises(UsageError, match=rf"step\({size!r}\): a batch has one sample"):
+            table.step(size)
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"key": 1.5}, r"a key is a text or a whole number, not 1\.5"),
-        ({"dim": 0}, "one element at least, and not dim=0"),
+        ({"dim": 0}, "one element at least, .*not dim=0"),
         ({"dim": 2.5}, r"dim=2\.5"),
         ({"num_rows": 2**64}, "num_rows must be a whole number"),
         ({"num_rows": 1e6}, "num_rows must be a whole number"),
         ({"dtype": "bfloat16"}, "rows are float32, float64, float16, not 'bfloat16'"),
+        ({"dim": 2**40}, r"67108864 at most, and not dim=1099511627776"),
+        ({"staleness": 1.5}, r"staleness=1\.5 steps old"),
+        ({"staleness": None}, "staleness=None steps old"),
+        (
+            {"init": "zeros"},
+            r"init must be a kvstore_mpi\.mxnet\.RowInit, such as RowInit.*, not str 'zeros'",
+        ),
+        ({"init": mx.init.Zero()}, r"init must be a kvstore_mpi\.mxnet\.RowInit"),
+        ({"retention": 5}, r"retention must be a kvstore_mpi\.mxnet\.Retention"),
     ],
 )
 def test_tables_that_cannot_be(make_group, wrong, says):
@@ -161,3 +171,21 @@ def test_its_pieces_are_not_looked_for(make_group, caplog):
     caplog.clear()
     TableEmbedding(kv, "u", 2, num_rows=V, partitions=1)
     assert not caplog.text
+
+
+def test_a_table_that_is_never_stepped_is_told(make_group, monkeypatch, caplog):
+    """Its lookups pile up in memory, for a step that a frozen table does not have."""
+    monkeypatch.setattr(table_embedding, "_MANY_PASSES", 3)
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V)
+    for _ in range(2):
+        for _ in range(2):
+            with mx.autograd.record():
+                table([1]).backward()
+        table.step(1)
+    assert not caplog.text
+    for _ in range(5):
+        with mx.autograd.record():
+            table([1])
+    assert caplog.text.count("table 't': 3 recorded lookups since the last step()") == 1

@@ -231,8 +231,8 @@ MUTANTS = [
     Mutant(
         "gradients of the last lookup only",
         _BLOCK,
-        "            self._used.append(_Used(distinct, rows))",
-        "            self._used = [_Used(distinct, rows)]",
+        "        self._used.append(_Used(ids, rows))",
+        "        self._used = [_Used(ids, rows)]",
         _BLOCKS,
     ),
     Mutant(
@@ -245,8 +245,8 @@ MUTANTS = [
     Mutant(
         "a lookup waits for pushes, too",
         _BLOCK,
-        "                each.here.wait_to_read()",
-        "                self._table.array.wait_to_read()",
+        "            coming.here.wait_to_read()",
+        "            self._table.array.wait_to_read()",
         _BLOCKS,
     ),
 ]

@@ -224,7 +224,14 @@ def test_partitions_of_a_table_with_ten_rows(partitions):
 
 
 @pytest.mark.parametrize(
-    ("partitions", "text"), [(11, "10 rows .* 11 "), (-1, "not -1"), (2.0, "not 2.0"), (True, "not True")]
+    ("partitions", "text"),
+    [
+        (11, "10 rows .* 11 "),
+        (-1, "not -1"),
+        (2.0, "not 2.0"),
+        (True, "not True"),
+        (10**7, "ask for 16384 at most"),
+    ],
 )
 def test_partitions_that_cannot_be(partitions, text):
     """What is said of them tells what may be asked for."""

@@ -8,7 +8,7 @@ how rows travel.
 
 from __future__ import annotations
 
-import operator
+import logging
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -17,6 +17,13 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
+from kvstore_mpi.adapters.mxnet.embedding_arguments import (
+    ANY_ID,
+    check_batch_size,
+    check_growth,
+    check_table,
+    whole,
+)
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.partitions import Cut, without_search
 from kvstore_mpi.adapters.mxnet.row_arrays import whole_numbers
@@ -39,8 +46,10 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-ANY_ID = 2**63 - 1
-"""Number of rows of a table that takes every id that is not negative."""
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+_MANY_PASSES = 1000
+"""More than a step has: a table that nobody steps is meant to be frozen, and would fill the memory."""
 
 _INIT = RowInit("normal", 0.0, 0.01)
 _RETENTION = Retention()
@@ -122,9 +131,10 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             UsageError: The store has no servers that could update rows, or the key or a number is wrong.
         """
         super().__init__(prefix=prefix)
-        dim, num_rows = _whole(dim), _whole(num_rows)
-        _check(key, dim, num_rows, dtype)
-        retention = Retention(*map(_whole, retention))
+        dim, num_rows, staleness = whole(dim), whole(num_rows), whole(staleness)
+        check_table(key, (num_rows, dim), dtype, staleness)
+        check_growth(key, init, retention)
+        retention = Retention(*map(whole, retention))
         self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
         self._kv = kv
         self._worker = cast("RowsWorker", self._exchange.worker)
@@ -220,8 +230,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
                 self._cache.drop(distinct)
             places = mx.nd.array(positions.reshape(-1), context, np.int32)
         if is_recorded:
-            rows.attach_grad()
-            self._used.append(_Used(distinct, rows))
+            self._keep(distinct, rows)
         # Reshaped afterwards, as the array of one id without dimensions is none of MXNet's.
         return mx.nd.take(rows, places).reshape((*numbers.shape, self._dim))
 
@@ -251,8 +260,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         Raises:
             UsageError: The size is none.
         """
-        if not batch_size > 0:
-            raise UsageError(f"table {self._key!r}: step({batch_size!r}): a batch has one sample at least")
+        check_batch_size(self._key, batch_size)
         used, self._used, self._is_training = self._used, [], False
         gradients = [each.rows.grad.as_in_context(mx.cpu()) for each in used]
         self._updates().before_push(self._key)
@@ -267,6 +275,18 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         intents, self._intents = self._intents, []
         for ids in intents:
             self._ask(ids, self._clock, together=True)
+
+    def _keep(self, ids: Array, rows: NDArray) -> None:
+        """Keep rows of a recorded pass, and what will be their gradient, for the step."""
+        rows.attach_grad()
+        self._used.append(_Used(ids, rows))
+        if len(self._used) == _MANY_PASSES:
+            log.warning(
+                "table %r: %d recorded lookups since the last step(), which wait for it in memory; look up "
+                "what is not trained under autograd.pause()",
+                self._key,
+                _MANY_PASSES,
+            )
 
     def _is_made_together(self) -> bool:
         """Note that a forward pass begins; tell whether all ranks of the client ask for its rows now."""
@@ -360,29 +380,3 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         finally:
             self._exchange.check()  # our error is better than the engine's
         return coming.rows
-
-
-def _whole(number: Any) -> Any:
-    """Return a whole number of any type as Python's, which messages can carry; anything else as it is."""
-    return operator.index(number) if hasattr(number, "__index__") else number
-
-
-def _check(key: Key, dim: int, num_rows: int, dtype: str) -> None:
-    """Raise where there can be no such table, before anything of it has been told to anybody.
-
-    Raises:
-        UsageError: A key, number or type is none.
-    """
-    if type(key) not in {str, int}:
-        raise UsageError(f"TableEmbedding: a key is a text or a whole number, not {key!r}")
-    if type(dim) is not int or dim < 1:
-        raise UsageError(f"table {key!r}: a row has one element at least, and not dim={dim!r}")
-    if type(num_rows) is not int or not 0 < num_rows <= ANY_ID:
-        raise UsageError(
-            f"table {key!r}: num_rows must be a whole number from 1 to 2**63 - 1, not {num_rows!r}"
-        )
-    if str(dtype) not in _DTYPES:
-        raise UsageError(f"table {key!r}: rows are {', '.join(_DTYPES)}, not {dtype!r}")
-
-
-_DTYPES = ("float32", "float64", "float16")
