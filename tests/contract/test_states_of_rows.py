@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -66,3 +69,23 @@ def test_who_takes_up_the_other_s_states_goes_on_as_it_would_have(tmp_path, name
             np.testing.assert_allclose(value(store), value(straight), rtol=1e-5, atol=1e-6)
     assert engine.wait_until_idle(60)
     cluster.close()
+
+
+@pytest.mark.parametrize("num_rows", [100, 2**63 - 1])
+def test_files_have_the_states_of_all_keys_but_tables_on_the_servers(tmp_path, num_rows):
+    """The rows of those, and their states, are in snapshots; a store of both saves and loads the others."""
+    path = str(tmp_path / "states")
+    with Cluster(MemoryNetwork().transport, servers=2) as cluster:
+        store = KVStoreMPI("sync", cluster.workers[0])
+        store.set_optimizer(mx.optimizer.create("adagrad"))
+        table = TableEmbedding(store, "table", 2, num_rows=num_rows)
+        with mx.autograd.record():
+            table(np.array([1, 2])).backward()
+        table.step(1)
+        store.init("dense", mx.nd.zeros(3))
+        store.push("dense", mx.nd.ones(3))
+        store.save_optimizer_states(path)
+        saved = pickle.loads(Path(path).read_bytes())
+        assert {key: state.asnumpy().tolist() for key, state in saved.items()} == {"dense": [1, 1, 1]}
+        store.load_optimizer_states(path)
+        assert engine.wait_until_idle(60)

@@ -19,6 +19,13 @@ _CACHED = ("unit/test_row_cache.py",)
 
 MUTANTS = [
     Mutant(
+        "states of tables that grow are put together",
+        "kvstore_mpi/worker/table_states.py",
+        "        if part.spec.growth is not None:",
+        "        if False:",
+        ("contract/test_states_of_rows.py",),
+    ),
+    Mutant(
         "an evaluation has the old rows of training",
         _BLOCK,
         "            is_beside = self._staleness > 0 and not is_recorded",

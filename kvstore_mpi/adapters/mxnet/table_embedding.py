@@ -120,9 +120,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             dtype: Of the rows.
             init: How rows begin.
             retention: Which rows the servers keep.
-            staleness: Rows that this worker has may be used for training in this number of its further
-                steps, without what it and others have pushed since. 0 for training as with a table on the
-                worker.
+            staleness: Rows that this worker has may be trained in this number of its further steps, without
+                what it and others have pushed since. 0 for training as with a table on the worker.
             partitions: Pieces that the table is cut into; 0 for what ``partitioner`` says of the key, or
                 else one on each server.
             prefix: As of any block.
