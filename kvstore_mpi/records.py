@@ -309,7 +309,7 @@ class OptimizerNumbers(NamedTuple):
 
     Attributes:
         store, given: Number of the store, and of the optimizer among those that it was given.
-        key, step: How often which key has been pushed.
+        key, step: How often which key has been pushed; 0 is for the order in which it has its parameters.
         digest: Of all its numbers in all steps so far.
         shown: Some of them as they are now, by names for people.
     """

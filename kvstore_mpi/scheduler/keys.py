@@ -135,7 +135,7 @@ class AgreedKeys:
         wanted, spec = agreed.declared, declared.spec
         name = parameter_of(spec.key)
         pairs = {"mode": (declared.mode, wanted.mode)}
-        for what in ("shape", "dtype", "layout", "partitions"):
+        for what in ("shape", "dtype", "layout", "partitions", "growth"):
             pairs[what] = (getattr(spec, what), getattr(wanted.spec, what))
         for what, (theirs, ours) in pairs.items():
             if theirs != ours:

@@ -1,4 +1,4 @@
-"""Whether workers that update by themselves have the same optimizer: its numbers, by step. Pure."""
+"""Whether workers have the same optimizer: the order of its parameters, and its numbers by step. Pure."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class SameNumbers:
     def _difference(self, sender: NodeId, numbers: OptimizerNumbers, first: _First) -> str:
         own, other = self._roster.name(sender), self._roster.name(first.worker)
         theirs = first.numbers.shown
+        if numbers.step == 0:
+            return (
+                f"the Trainers of {own} and {other} have the same parameters in different orders, so "
+                f"that one key is two layers: they begin with {', '.join(numbers.shown)} and "
+                f"{', '.join(theirs)}. A Trainer sorts names as text, and MXNet counts layers in them: "
+                "make the same layers in the same order on all workers, or give those of the net a prefix"
+            )
         differ = [
             f"{name} {value:g} and {theirs[name]:g}"
             for name, value in numbers.shown.items()

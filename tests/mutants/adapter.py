@@ -19,6 +19,20 @@ _IN = _ALL + "mxnet/"
 
 MUTANTS = [
     Mutant(
+        "the order of parameters is not told where servers update",
+        "kvstore_mpi/adapters/mxnet/server_updates.py",
+        "        tell_order(self._exchange, optimizer)",
+        "        pass",
+        ("contract/test_parameter_order.py",),
+    ),
+    Mutant(
+        "names are compared as they are",
+        "kvstore_mpi/adapters/mxnet/parameter_order.py",
+        "    order = normalised(names)",
+        "    order = list(names)",
+        ("contract/test_parameter_order.py",),
+    ),
+    Mutant(
         "the engine knows no priority",
         _IN + "engine.py",
         "    order = ctypes.c_int(priority)",

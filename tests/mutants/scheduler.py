@@ -13,6 +13,13 @@ _IN = "kvstore_mpi/scheduler/"
 
 MUTANTS = [
     Mutant(
+        "workers' rows may begin differently",
+        _IN + "keys.py",
+        '        for what in ("shape", "dtype", "layout", "partitions", "growth"):',
+        '        for what in ("shape", "dtype", "layout", "partitions"):',
+        ("unit/test_scheduler_keys.py",),
+    ),
+    Mutant(
         "a worker that comes back counts as gone for good",
         _IN + "roster.py",
         "self._workers_gone.discard(node)",
@@ -134,8 +141,8 @@ MUTANTS = [
     Mutant(
         "shapes may differ between workers",
         _IN + "keys.py",
-        'for what in ("shape", "dtype", "layout", "partitions"):',
-        'for what in ("dtype", "layout", "partitions"):',
+        'for what in ("shape", "dtype", "layout", "partitions", "growth"):',
+        'for what in ("dtype", "layout", "partitions", "growth"):',
         _KEYS,
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
+from kvstore_mpi.records import Growth, KeySpec, NodeId, Role, Topology
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -40,9 +40,11 @@ def declare(
     whole: bool = False,
     quorum: bool = False,
     partitions: int = 0,
+    growth: Growth | None = None,
 ) -> m.Declare:
     """Declare a key of an ordinary store, unless told otherwise."""
-    return m.Declare(KeySpec(store, key, shape, dtype, partitions=partitions), mode, whole, quorum)
+    spec = KeySpec(store, key, shape, dtype, partitions=partitions, growth=growth)
+    return m.Declare(spec, mode, whole, quorum)
 
 
 def again(incarnation: int = 1) -> m.Join:

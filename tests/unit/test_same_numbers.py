@@ -40,3 +40,12 @@ def test_what_is_not_of_the_same_step_is_not_compared(other):
     job = Job(2, 4, 1)
     tell(job, 0)
     assert not tell(job, 1, digest=8, **other)
+
+
+def test_parameters_in_another_order_end_all():
+    """Told before any push, with what the keys begin with."""
+    job = Job(2, 2, 1)
+    assert not tell(job, 0, 0, key="", dense9=0.0, dense10=1.0)
+    told = tell(job, 1, 0, 8, key="", dense8=0.0, dense9=1.0)
+    assert sorted(told) == [worker(0), worker(1)]
+    assert "they begin with dense8, dense9 and dense9, dense10. A Trainer sorts" in told[worker(0)].text

@@ -13,6 +13,7 @@ from support.scheduler_job import (
 )
 
 from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.records import Growth, RowInit
 from kvstore_mpi.wire import messages as m
 
 
@@ -50,6 +51,7 @@ def _field(declared, name):
         ({"dtype": "float64"}, "dtype"),
         ({"mode": "async"}, "mode"),
         ({"partitions": 2}, "partitions"),
+        ({"growth": Growth(RowInit("constant", 1.0))}, "growth"),
     ],
 )
 @pytest.mark.parametrize("early", [True, False])

@@ -12,6 +12,7 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet import row_weights
 from kvstore_mpi.adapters.mxnet.clipped_steps import ClippedSteps
 from kvstore_mpi.adapters.mxnet.gluon_parameters import check_keys, frozen_keys
+from kvstore_mpi.adapters.mxnet.parameter_order import tell_order
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
@@ -66,6 +67,7 @@ class LocalUpdates:
             UsageError: It, or one of its terms, is for servers.
         """
         check_keys(optimizer, self._exchange.stagings)
+        tell_order(self._exchange, optimizer)
         given = {"quorum": quorum, "quorum_wait": quorum_wait, "compress": compress}
         terms = [f"{name}={term!r}" for name, term in given.items() if term]
         if not isinstance(optimizer, mx.optimizer.Optimizer) or terms:

@@ -18,6 +18,7 @@ from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer, static_attributes
 from kvstore_mpi.adapters.mxnet.optimizer_states import counts_from_mxnet
+from kvstore_mpi.adapters.mxnet.parameter_order import tell_order
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
 from kvstore_mpi.adapters.mxnet.updates import check_not_compressed
@@ -152,6 +153,7 @@ class ServerUpdates:
         if reason:
             self._check_first(optimizer, reason)
             return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
+        tell_order(self._exchange, optimizer)
         spec = self._describe(optimizer)
         is_mxnets = isinstance(optimizer, mx.optimizer.Optimizer)
         self._give(
