@@ -119,13 +119,26 @@ def test_workers_of_an_async_store_have_no_step_in_common(job, caplog):
     assert not store._tables._cuts._tables
 
 
+def test_it_is_called_before_the_first_step_of_a_trainer(job):
+    """Which knows tables by the names of their parameters, and numbers them."""
+    store = KVStoreMPI("sync", job().workers[0])
+    train([store], 1)
+    with pytest.raises(UsageError, match=r"'embedding1_weight' is there already"):
+        store.partitioner("embedding1*", 2)
+    store.partitioner("decoder*", 2)
+
+
 def test_it_is_called_before_the_key_is_there_and_for_no_more_pieces_than_rows(job):
     """The key is named."""
     store = KVStoreMPI("sync", job().workers[0])
     table = mx.nd.ones((9, 2)).tostype("row_sparse")
-    store.init("a", table)
+    store.init(["a", "dense"], [table, mx.nd.ones(2)])
+    with pytest.raises(UsageError, match="'dense' is there already"):
+        store.partitioner("dense", 2)
     with pytest.raises(UsageError, match="is there already"):
         store.partitioner("a", 2)
+    with pytest.raises(UsageError, match=r"partitioner\('\*'\): 'a' is there already"):
+        store.partitioner("*", 2)
     store.partitioner("b", 10)
     with pytest.raises(UsageError, match=r"'b'.*9 rows cannot be cut into 10 partitions"):
         store.init("b", table)

@@ -177,6 +177,13 @@ MUTANTS = [
         _LIVE,
     ),
     Mutant(
+        "patterns may come behind the tables that they are of",
+        "kvstore_mpi/adapters/mxnet/partitions.py",
+        "        if name in keys or fitting:",
+        "        if name in keys:",
+        _LIVE,
+    ),
+    Mutant(
         "the first pattern counts before the name",
         "kvstore_mpi/adapters/mxnet/partitions.py",
         "        return next(iter([*exact, *fitting]), Cut())",

@@ -10,7 +10,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.partitions import AUTO_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from kvstore_mpi.records import Key
 
@@ -40,11 +40,20 @@ class Partitions:
         """Start with nothing said."""
         self._cuts: dict[str, Cut] = {}
 
-    def say(self, name: Key, pieces: int | str, by: str, known: Container[Key]) -> None:
+    def say(
+        self, name: Key, pieces: int | str, by: str, keys: Container[Key], tables: Mapping[Key, str]
+    ) -> None:
         """Cut tables of this name, or of names that fit the pattern, so.
 
+        Args:
+            name: A name or a pattern.
+            pieces: How many, or ``AUTO``.
+            by: As of ``Cut``.
+            keys: All that are there.
+            tables: Those of them that are tables, with the names of their parameters.
+
         Raises:
-            UsageError: There is no such way of cutting, or the key is there already.
+            UsageError: There is no such way of cutting, or such a key is there already.
         """
         if by not in {"mod", "range"}:
             raise UsageError(f"partitioner({name!r}): tables are cut by 'mod' or by 'range', not by {by!r}")
@@ -52,8 +61,16 @@ class Partitions:
             raise UsageError(
                 f"partitioner({name!r}): pieces must be {AUTO!r} or a whole number above 0, not {pieces!r}"
             )
-        if name in known:
-            raise UsageError(f"partitioner({name!r}): the key is there already; call this before init")
+        fitting = [
+            parameter
+            for key, parameter in tables.items()
+            if fnmatchcase(str(key), str(name)) or fnmatchcase(parameter, str(name))
+        ]
+        if name in keys or fitting:
+            raise UsageError(
+                f"partitioner({name!r}): {[*fitting, name][0]!r} is there already; call this before init, "
+                "which a Trainer calls in its first step"
+            )
         number = AUTO_PARTITIONS if isinstance(pieces, str) else pieces
         self._cuts[str(name)] = Cut(number, by, is_searched=pieces == AUTO)
 

@@ -87,4 +87,4 @@ class RowCalls:
     @checked
     def partitioner(self, name: Any, pieces: int | str, by: str = "mod") -> None:
         """Say how tables of this name or pattern are cut, before ``init``; see docs/sparse.md."""
-        self._tables.partitions.say(name, pieces, by, self._exchange.stagings)
+        self._tables.partitions.say(name, pieces, by, self._exchange.stagings, self._tables.names())

@@ -139,6 +139,12 @@ class RowKeys:
             self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
         return True
 
+    def names(self) -> dict[Key, str]:
+        """Return the tables that there are, with the names of their parameters if these are known."""
+        stagings = self._exchange.stagings.items()
+        tables = [key for key, staging in stagings if isinstance(staging, RowTable)]
+        return {key: str(getattr(parameter_of(self._updates, key), "name", key)) for key in tables}
+
     def _route_of(self, key: Key, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> Route | None:
         """Return the route of a table, or ``None`` for a key that is none: its like is summed densely."""
         route = self._exchange.route_of(key, is_table=True)
