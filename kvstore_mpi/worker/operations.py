@@ -116,15 +116,24 @@ def overdue(
     # many times as long.
     for key, operation in under_way.items():
         if now - operation.since > timeout:  # one is enough: its error ends all that is under way
-            # Before a key has its place no server can be the cause: the coordinator has not answered.
-            servers = sorted({str(server) for server, _ in key.slices}) or [str(coordinator)]
             # Said by the leader alone: to its members it announces nothing before all have called it, so
             # that they only know that something is missing.
             waits = ", ".join(f"rank {member.index}" for member in late(key))
             return DeadlineError(
                 f"{me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "
                 f"ended within {timeout:g} s; {operation.remaining} of {len(key.slices)} "
-                f"slices are missing; it involves {', '.join(servers)} and the workers of its client"
+                f"slices are missing; it involves {_asked_by(key, coordinator)}the workers of its client"
                 + (f", of which {waits} did not call it" if waits else "")
             )
     return None
+
+
+def _asked_by(key: KeyState, coordinator: NodeId) -> str:
+    """Return whom a worker asks for a key beside its client, in words to be followed by that."""
+    # Before a key has its place no server can be the cause: the coordinator has not answered.
+    if not key.slices:
+        return f"{coordinator} and "
+    # Without servers it is rank 0, and a key's one server stands for none.
+    if coordinator.role is Role.WORKER:
+        return ""
+    return f"{', '.join(sorted({str(server) for server, _ in key.slices}))} and "

@@ -14,6 +14,13 @@ _IN = "kvstore_mpi/worker/"
 
 MUTANTS = [
     Mutant(
+        "a server that is none is named in an error",
+        "kvstore_mpi/worker/operations.py",
+        "    if coordinator.role is Role.WORKER:",
+        "    if False:",
+        ("unit/test_worker_membership.py",),
+    ),
+    Mutant(
         "values are written early where a push may have to be sent again",
         _IN + "servers.py",
         "key.on_servers and key.waits_for_all and key.queue",

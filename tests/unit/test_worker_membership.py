@@ -135,6 +135,14 @@ def test_an_operation_that_takes_too_long_is_an_error():
         assert part in str(error)
 
 
+def test_no_server_is_named_in_a_job_without():
+    """A key has its place there, too, of which no server is."""
+    worker = Worker(servers=0, workers=2).init("w")
+    worker.submit(Kind.PUSHPULL, "w", now=10.0)
+    error = the_error(worker.state.tick(11.0 + STEP))
+    assert "slices are missing; it involves the workers of its client" in str(error)
+
+
 # --- servers that go and come back ---
 
 GONE = m.PeerGone("server0", "server0 has died", orderly=False, returns=True)
