@@ -59,9 +59,9 @@ def shard(data: Any, num_shards: int, index: int, *, remainder: str = KEEP) -> A
         UsageError: There is no such shard or choice, the data cannot be dealt out, or, where all shards are
             to have the same number of elements, it has too few for one each.
     """
-    if num_shards < 1 or not 0 <= index < num_shards:
+    if not (_is_whole(num_shards) and _is_whole(index) and 0 <= index < num_shards):
         raise UsageError(
-            f"shard {index} of {num_shards}: shards are numbered from 0 to their number less 1"
+            f"shard {index!r} of {num_shards!r}: shards are numbered from 0 to their number less 1"
         )
     if remainder not in _REMAINDERS:
         raise UsageError(f"remainder must be one of {', '.join(_REMAINDERS)}, not {remainder!r}")
@@ -73,6 +73,10 @@ def shard(data: Any, num_shards: int, index: int, *, remainder: str = KEEP) -> A
     size = data.shape[0]  # sparse arrays of SciPy's have no length
     positions = _positions(size, num_shards, index, remainder)
     return data[[each % size for each in positions]] if remainder == REPEAT else data[_slice(positions)]
+
+
+def _is_whole(number: Any) -> bool:
+    return hasattr(number, "__index__")
 
 
 def _check_kind(data: Any) -> None:
@@ -87,7 +91,8 @@ def _check_kind(data: Any) -> None:
             f"a {type(data).__name__} cannot be dealt out row by row: shard range(len(data)), the numbers"
             " of its rows, and take these from it, as mx.nd.take does"
         )
-    if isinstance(data, Mapping) or not (hasattr(data, "__getitem__") or isinstance(data, Iterable)):
+    has_elements = hasattr(data, "__getitem__") or isinstance(data, Iterable)
+    if isinstance(data, Mapping) or not has_elements or getattr(data, "shape", None) == ():
         raise UsageError(
             f"a {type(data).__name__} has no shards: it is no sequence, array, sampler or iterable"
         )
@@ -114,9 +119,11 @@ def _slice(positions: range) -> slice:
 
 def _like(data: Any, kind: type) -> type:
     """Return a class that is both ``kind`` and what the data's own class begins with."""
-    # Its first own base, and not the class itself, which would bring along what shows all elements.
+    # Its first own base, and not the class itself, which would bring along what shows all elements. None
+    # that tidies up behind itself, as a loader does: of what its constructor makes a shard has nothing.
     bases = [each for each in type(data).__mro__ if each.__module__ not in _PLAIN]
-    return new_class(kind.__name__.strip("_"), (kind, bases[-1])) if bases else kind
+    is_data = bases and not hasattr(bases[-1], "__del__")
+    return new_class(kind.__name__.strip("_"), (kind, bases[-1])) if is_data else kind
 
 
 class _Part:

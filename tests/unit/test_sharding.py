@@ -210,9 +210,33 @@ class Iterator:
         ({1: 2}, {"num_shards": 2, "index": 0}, "a dict has no shards"),
         (7, {"num_shards": 2, "index": 0}, "a int has no shards"),
         (Iterator(), {"num_shards": 2, "index": 0}, "num_parts and part_index"),
+        (np.array(3), {"num_shards": 2, "index": 0}, "a ndarray has no shards"),
+        ([1, 2], {"num_shards": "2", "index": 0}, "shard 0 of '2': shards are numbered"),
+        ([1, 2], {"num_shards": 2.0, "index": 0}, r"shard 0 of 2\.0"),
+        ([1, 2], {"num_shards": 2, "index": None}, "shard None of 2"),
     ],
 )
 def test_what_cannot_be_dealt_out(data, asked, text):
     """One clear error."""
     with pytest.raises(UsageError, match=text):
         shard(data, **asked)
+
+
+class _Loader:
+    """Has what its constructor makes, and needs it at its end."""
+
+    def __init__(self):
+        self.made = [1, 2, 3]
+
+    def __iter__(self):
+        return iter(self.made)
+
+    def __del__(self):
+        self.made.clear()
+
+
+def test_a_loader_s_shard_is_no_loader():
+    """Its end would look for what the loader's constructor makes."""
+    mine = shard(_Loader(), 2, 0)
+    assert list(mine) == [1, 3]
+    assert not isinstance(mine, _Loader)
