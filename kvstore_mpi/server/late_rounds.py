@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import DeadlineError, MismatchError
 from kvstore_mpi.records import parameter_of
 from kvstore_mpi.wire.instructions import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.server.records import Unit
 
 REPEAT_S = 60.0
@@ -47,9 +49,23 @@ class LateRounds:
         new = {each: units for each, units in rounds.items() if each not in self._told}
         # Only what is said now: one that was said keeps its time, or it would never be a minute old.
         self._told.update(dict.fromkeys(new, now))
-        return [Log(logging.WARNING, self.describe(units, now)) for units in new.values()]
+        others = _one_of_each(unit for units in rounds.values() for unit in units)
+        return [
+            Log(logging.WARNING, self._describe(units, now) + _crossed(units[0], others))
+            for units in new.values()
+        ]
 
-    def describe(self, units: Sequence[Unit], now: float) -> str:
+    def errors(
+        self, overdue: Iterable[Unit], waiting: Iterable[Unit], now: float
+    ) -> Iterator[tuple[Unit, KVStoreError]]:
+        """Yield what rounds fail with that have waited for too long, with all that wait."""
+        others = _one_of_each(waiting)
+        for unit in overdue:
+            crossed = _crossed(unit, others)
+            text = self._describe([unit], now) + crossed
+            yield unit, MismatchError(text) if crossed else DeadlineError(text)
+
+    def _describe(self, units: Sequence[Unit], now: float) -> str:
         """Say for how long a round of some units has waited, and for whom; in words of the first one."""
         # The first one stands for all: a line that named ten thousand keys would be read by nobody.
         unit = units[0]
@@ -79,3 +95,27 @@ def _missing(unit: Unit) -> list[int]:
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
+
+
+def _one_of_each(waiting: Iterable[Unit]) -> list[Unit]:
+    """Return a unit for each store and those who have pushed, of what may be ten thousand."""
+    return list({(unit.key.spec.store, *sorted(unit.contributions)): unit for unit in waiting}.values())
+
+
+def _crossed(unit: Unit, others: Iterable[Unit]) -> str:
+    """Say which other round waits the other way round, if any does: then neither can end.
+
+    Whoever is missing in one has gone on to push another key, for which those wait that have pushed this.
+    """
+    for other in others:
+        ahead = sorted(other.contributions.keys() - unit.contributions.keys())
+        behind = sorted(unit.contributions.keys() - other.contributions.keys())
+        if ahead and behind and other.key.spec.store == unit.key.spec.store:
+            who = "worker" if unit.key.spec.apart else "client"
+            return (
+                f"; meanwhile {who} {_listed(ahead)} has pushed round {max(other.pushed)} of key "
+                f"{parameter_of(other.key.key)!r}, which waits for {who} {_listed(behind)}: all must push "
+                "the same keys in each step, and a layer that one of them alone has frozen, or does not "
+                "use, is left out there"
+            )
+    return ""

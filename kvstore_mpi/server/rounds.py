@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, MismatchError, UsageError
+from kvstore_mpi.errors import KVStoreError, MismatchError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
 from kvstore_mpi.server.failures import fail_round, failure, stranded
 from kvstore_mpi.server.held_steps import HeldSteps
@@ -258,10 +258,10 @@ class Rounds:
         out: Instructions = []
         # A step that is whole here waits for other servers, which say for what.
         waiting = [unit for unit in self.under_way if not self.held.is_complete(unit)]
-        for unit in [unit for unit in waiting if now - unit.since > self._step_timeout]:
-            out += fail_round(unit, DeadlineError(self._late.describe([unit], now)))
-            # Failed once, and not at each tick. What was pushed stays counted: a late push still finds its
-            # round, and one that is repeated does not count again.
+        overdue = [unit for unit in waiting if now - unit.since > self._step_timeout]
+        for unit, error in self._late.errors(overdue, waiting, now):
+            out += fail_round(unit, error)
+            # Failed once, and not at each tick. What was pushed stays counted: a late push finds its round.
             del self.under_way[unit]
         late = [unit for unit in waiting if unit in self.under_way and now - unit.since > self._warn_after]
         return [*out, *self._late.tell(late, now)]

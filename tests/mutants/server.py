@@ -16,6 +16,20 @@ _IN = "kvstore_mpi/server/"
 
 MUTANTS = [
     Mutant(
+        "rounds that wait for each other are only late",
+        "kvstore_mpi/server/late_rounds.py",
+        "        if ahead and behind and other.key.spec.store == unit.key.spec.store:",
+        "        if False:",
+        ("unit/test_server_departures.py",),
+    ),
+    Mutant(
+        "a round that nobody has pushed beyond waits for another",
+        "kvstore_mpi/server/late_rounds.py",
+        "        if ahead and behind and other.key.spec.store == unit.key.spec.store:",
+        "        if behind and other.key.spec.store == unit.key.spec.store:",
+        ("unit/test_server_departures.py",),
+    ),
+    Mutant(
         "pushes are processed as they come",
         _IN + "server.py",
         "self._pushes.put(message.priority, num_bytes, event)",

@@ -133,6 +133,24 @@ def test_rounds_that_wait_for_the_same_are_one_line_a_minute():
     assert new.startswith("key 'w': round 2 has waited 11 s")
 
 
+def test_rounds_that_wait_for_each_other_name_the_key_that_is_left_out():
+    """One client has frozen a layer, and both would be blamed in turn: the workers disagree."""
+    server = Server()
+    server.create(key_id=1, key="v")
+    for client in (0, 1):
+        server.push(client, 1, key_id=1, now=100.0)
+    server.push(0, 1, now=100.0)
+    (alone,) = (entry.text for entry in server.state.rounds.tick(101.0 + WARN))
+    assert alone.endswith("client 0 has pushed")
+    server.push(1, 2, key_id=1, now=101.0)
+    crossed = "meanwhile client 1 has pushed round 2 of key 'v', which waits for client 0: all must push"
+    (_, behind) = (entry.text for entry in server.state.rounds.tick(162.0 + WARN))
+    assert "meanwhile client 0 has pushed round 1 of key 'w', which waits for client 1" in behind
+    told = failures(server.state.rounds.tick(101.5 + STEP))
+    assert {each.error for each in told.values()} == {MismatchError.__name__}
+    assert crossed in told[leader(0)].text
+
+
 def test_a_round_that_waits_too_long_fails_and_names_the_missing():
     """Whoever has pushed hears of it, once."""
     server = Server()
