@@ -98,7 +98,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _one_of_each(waiting: Iterable[Unit]) -> list[Unit]:
-    """Return a unit for each store and those who have pushed, of what may be ten thousand."""
+    """Return one unit of all in a store that the same clients have pushed."""
+    # There may be ten thousand, and each would be looked for among all.
     return list({(unit.key.spec.store, *sorted(unit.contributions)): unit for unit in waiting}.values())
 
 
@@ -107,6 +108,7 @@ def _crossed(unit: Unit, others: Iterable[Unit]) -> str:
 
     Whoever is missing in one has gone on to push another key, for which those wait that have pushed this.
     """
+    # As far as this server sees: keys of other servers are compared there.
     for other in others:
         ahead = sorted(other.contributions.keys() - unit.contributions.keys())
         behind = sorted(unit.contributions.keys() - other.contributions.keys())

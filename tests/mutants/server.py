@@ -186,8 +186,8 @@ MUTANTS = [
     Mutant(
         "a round that fails is never reported",
         _IN + "rounds.py",
-        "        for unit in [unit for unit in waiting if now - unit.since > self._step_timeout]:",
-        "        for unit in []:",
+        "        overdue = [unit for unit in waiting if now - unit.since > self._step_timeout]",
+        "        overdue = [unit for unit in waiting if now is None]",
         _DEPARTURES,
     ),
     Mutant(

@@ -151,6 +151,18 @@ def test_rounds_that_wait_for_each_other_name_the_key_that_is_left_out():
     assert crossed in told[leader(0)].text
 
 
+def test_one_slow_client_leaves_no_key_out():
+    """Others may be apart by some keys, and all of them wait for it alone."""
+    server = Server(clients=3)
+    server.create(key_id=1, key="v")
+    for client in (0, 1):
+        server.push(client, 1, now=100.0)
+    server.push(0, 1, key_id=1, now=100.0)
+    lines = [entry.text for entry in server.state.rounds.tick(101.0 + WARN)]
+    assert len(lines) == 2
+    assert not any("meanwhile" in line for line in lines)
+
+
 def test_a_round_that_waits_too_long_fails_and_names_the_missing():
     """Whoever has pushed hears of it, once."""
     server = Server()
