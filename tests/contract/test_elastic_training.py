@@ -19,6 +19,7 @@ from support.elastic_oracles import ORACLE_CHECKS  # noqa: E402
 from support.exchange_job import start  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.errors import UnsupportedError  # noqa: E402
 from kvstore_mpi.esgd import DiLoCo, Elastic  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.values.base import ClientBase  # noqa: E402
@@ -146,3 +147,14 @@ def test_who_has_loaded_states_goes_on_from_the_center(tmp_path):
             assert parameter.data().asscalar() == value
             trainer.save_states(str(tmp_path / "states"))
         assert engine.wait_until_idle(60)
+
+
+def test_row_sparse_parameters_are_named():
+    """With what to do about them."""
+    block = mx.gluon.nn.Embedding(4, 2, sparse_grad=True, prefix="words_")
+    block.initialize()
+    with (
+        start(1, servers=1) as job,
+        pytest.raises(UnsupportedError, match="words_weight .*sparse_grad=False"),
+    ):
+        ElasticTrainer(block.collect_params(), "sgd", {}, kvstore=KVStoreMPI("sync", job.workers[0]))

@@ -97,8 +97,12 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)
         self._scale /= store.mpi_size
         self._not_joined = list(enumerate(self._params))
-        if self._contains_sparse_weight or self._contains_sparse_grad:
-            raise UnsupportedError("sparse parameters and gradients cannot be averaged with a center yet")
+        sparse = [each.name for each in self._params if "row_sparse" in {each._stype, each._grad_stype}]  # noqa: SLF001
+        if sparse:
+            raise UnsupportedError(
+                f"parameter {sparse[0]} is row-sparse, or its gradient is, which cannot be averaged with a "
+                "center: make its block with sparse_grad=False, or train with gluon.Trainer"
+            )
 
     @raises_mxnet_errors
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
