@@ -155,6 +155,6 @@ def test_row_sparse_parameters_are_named():
     block.initialize()
     with (
         start(1, servers=1) as job,
-        pytest.raises(UnsupportedError, match="words_weight .*sparse_grad=False"),
+        pytest.raises(UnsupportedError, match=r"words_weight .*sparse_grad=False"),
     ):
         ElasticTrainer(block.collect_params(), "sgd", {}, kvstore=KVStoreMPI("sync", job.workers[0]))
