@@ -156,6 +156,10 @@ class LeaderSchedule(_Schedule):
         ready = self._ready.get(key.key_id, set())
         return [member for member in self._members if member not in ready]
 
+    def early(self) -> dict[int, set[NodeId]]:
+        """Return the members that have come to an operation to which the leader has not, by key."""
+        return {key_id: who for key_id, who in self._ready.items() if key_id not in self._waiting}
+
     def _put_if_all_are_ready(self, key_id: int) -> None:
         # Not before: a program may wait for a value before it comes to the next operation, and would never
         # come to it once the others wait in a collective of that one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import DeadlineError
 from kvstore_mpi.records import Role, parameter_of
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.records import KeyState, Operation
@@ -19,15 +18,6 @@ UNEQUAL = (
     "the workers ran unequal numbers of batches; give every worker the same number, for example by "
     "dropping the remainder of the data, as kvstore_mpi.shard does with remainder='drop'"
 )
-
-SERVERS_FIRST_S = 3.0
-"""A server's deadline for a push comes this much before its worker's: a server knows, and says, whom it
-waits for. Both are checked once a second."""
-
-
-def deadline(step_timeout: float, *, has_servers: bool) -> float:
-    """Return the seconds that an operation may take on a worker."""
-    return step_timeout + (SERVERS_FIRST_S if has_servers else 0.0)
 
 
 def without_partner(
@@ -58,7 +48,7 @@ def without_partner(
             if shutdown.has_finished(member):
                 return (
                     f"rank {member.index} has finished, but {me}, which leads its client, waits for it "
-                    f"in {_called(key, operation)}: {UNEQUAL}"
+                    f"in {called(key, operation)}: {UNEQUAL}"
                 )
     # Not while something announced is still to be carried out: the leader announces before it leaves, and
     # this rank may just not have come so far.
@@ -85,55 +75,10 @@ def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
         if key.alone:
             continue
         if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:
-            return _called(key, operation)
+            return called(key, operation)
     return ""
 
 
-def _called(key: KeyState, operation: Operation) -> str:
+def called(key: KeyState, operation: Operation) -> str:
+    """Name an operation."""
     return f"{operation.kind.value} number {operation.sequence} of key {parameter_of(key.spec.key)!r}"
-
-
-def overdue(
-    under_way: Mapping[KeyState, Operation],
-    late: Callable[[KeyState], Iterable[NodeId]],
-    now: float,
-    timeout: float,
-    *,
-    me: str,
-    coordinator: NodeId,
-) -> DeadlineError | None:
-    """Return the error of an operation that has waited for longer than ``timeout``, if there is one.
-
-    Args:
-        under_way: The operations that have begun and not ended.
-        late: As of ``without_partner``.
-        now: The time.
-        timeout: In seconds.
-        me: Names this worker.
-        coordinator: Who is waited for where no server is.
-    """
-    # Since it began, not since it was called: behind others on its key an operation may rightly wait for
-    # many times as long.
-    for key, operation in under_way.items():
-        if now - operation.since > timeout:  # one is enough: its error ends all that is under way
-            # Said by the leader alone: to its members it announces nothing before all have called it, so
-            # that they only know that something is missing.
-            waits = ", ".join(f"rank {member.index}" for member in late(key))
-            return DeadlineError(
-                f"{me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "
-                f"ended within {timeout:g} s; {operation.remaining} of {len(key.slices)} "
-                f"slices are missing; it involves {_asked_by(key, coordinator)}the workers of its client"
-                + (f", of which {waits} did not call it" if waits else "")
-            )
-    return None
-
-
-def _asked_by(key: KeyState, coordinator: NodeId) -> str:
-    """Return whom a worker asks for a key beside its client, in words to be followed by that."""
-    # Before a key has its place no server can be the cause: the coordinator has not answered.
-    if not key.slices:
-        return f"{coordinator} and "
-    # Without servers it is rank 0, and a key's one server stands for none.
-    if coordinator.role is Role.WORKER:
-        return ""
-    return f"{', '.join(sorted({str(server) for server, _ in key.slices}))} and "

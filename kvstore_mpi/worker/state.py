@@ -30,7 +30,8 @@ from kvstore_mpi.worker.collectives import REDUCED, SHARED_LATER, Collective, Ki
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
-from kvstore_mpi.worker.operations import deadline, overdue, without_partner
+from kvstore_mpi.worker.late_operations import LateOperations
+from kvstore_mpi.worker.operations import without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
 from kvstore_mpi.worker.records import KeyState, Operation, wants_value
 from kvstore_mpi.worker.servers import Mark, Place, Servers, answered
@@ -87,7 +88,6 @@ class WorkerState:
         self.me = f"{topology.describe_worker(rank)} (rank {rank})"
         self._leads = rank == self._leader.index
         self._mpi_rank = rank - self._leader.index
-        self._step_timeout = deadline(config.step_timeout, has_servers=topology.num_servers > 0)
         all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
         num_pushers = topology.client_size if all_push else 1
         members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
@@ -100,6 +100,7 @@ class WorkerState:
         )
         self._announced = MemberSchedule(self.me, self._leader, hosts, all_push=all_push)
         self.ready, self.late = self._to_announce.ready, self._to_announce.late
+        self._late = LateOperations(config, self._to_announce, self.keys.by_id, self.me, coordinator)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
         self.requests = PendingRequests()
@@ -393,7 +394,6 @@ class WorkerState:
         return self.fail(MismatchError(text)) if text else []
 
     def tick(self, now: float) -> Instructions:
-        """Fail an operation that has waited too long."""
-        known = self.under_way, self.late, now, self._step_timeout
-        error = overdue(*known, me=self.me, coordinator=self._coordinator)
-        return self.fail(error) if error is not None else []
+        """Say what has waited for long, and fail an operation that has for too long."""
+        news, error = self._late.tick(self.under_way, now)
+        return self.fail(error) if error is not None else [*news]

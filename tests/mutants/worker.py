@@ -14,10 +14,24 @@ _IN = "kvstore_mpi/worker/"
 
 MUTANTS = [
     Mutant(
+        "who leaves a key out is only late",
+        "kvstore_mpi/worker/late_operations.py",
+        "            if key_id in self._keys and not early.isdisjoint(ranks):",
+        "            if False:",
+        ("unit/test_late_operations.py",),
+    ),
+    Mutant(
+        "whom an operation waits for is said at every tick",
+        "kvstore_mpi/worker/late_operations.py",
+        "        self._told = now",
+        "        pass",
+        ("unit/test_late_operations.py",),
+    ),
+    Mutant(
         "a server that is none is named in an error",
-        "kvstore_mpi/worker/operations.py",
-        "    if coordinator.role is Role.WORKER:",
-        "    if False:",
+        "kvstore_mpi/worker/late_operations.py",
+        "        if self._coordinator.role is Role.WORKER:",
+        "        if False:",
         ("unit/test_worker_membership.py",),
     ),
     Mutant(
@@ -155,9 +169,9 @@ MUTANTS = [
     ),
     Mutant(
         "an operation may wait for ever",
-        _IN + "operations.py",
-        "        if now - operation.since > timeout:",
-        "        if now - operation.since > timeout * 1e9:",
+        _IN + "late_operations.py",
+        "            if now - operation.since > self._timeout:",
+        "            if now - operation.since > self._timeout * 1e9:",
         _STATE,
     ),
     Mutant(

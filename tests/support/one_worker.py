@@ -9,7 +9,7 @@ from kvstore_mpi.records import SCHEDULER, Announced, KeySpec, Mode, NodeId, Rol
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.message import Message
-from kvstore_mpi.worker import operations
+from kvstore_mpi.worker import late_operations
 from kvstore_mpi.worker import state as ws
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed
@@ -59,7 +59,9 @@ class Worker:
         self.topology = Topology(clients, workers, servers)
         self.coordinator = SCHEDULER if servers else node(0)
         config = NodeConfig(
-            slice_elements=SLICE, step_timeout=STEP - operations.SERVERS_FIRST_S * bool(servers), **options
+            slice_elements=SLICE,
+            step_timeout=STEP - late_operations.SERVERS_FIRST_S * bool(servers),
+            **options,
         )
         self.state = ws.WorkerState(
             config,
