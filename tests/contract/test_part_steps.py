@@ -10,7 +10,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from support import model_parts  # noqa: E402
-from support.model_parts import OPTIONS, STEPS, loss_of, make_chain  # noqa: E402
+from support.model_parts import OPTIONS, STEPS, distance, loss_of, make_chain  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, part_trainer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.segment_run import Unobserved  # noqa: E402
@@ -70,17 +70,19 @@ def test_a_step_computes_in_that_order():
 
 
 @pytest.fixture
-def make_store():
-    """Make stores of one worker, and end them."""
+def make_stores():
+    """Make the stores of some workers, and end them."""
     with local_groups() as make:
-        yield lambda servers: KVStoreMPI("sync", make(1, num_servers=servers).workers[0])
+        yield lambda servers, workers=1, mode="sync": [
+            KVStoreMPI(mode, each) for each in make(workers, num_servers=servers).workers
+        ]
     assert engine.wait_until_idle(60)
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_gradients_are_pushed_once_a_step(make_store, servers):
+def test_gradients_are_pushed_once_a_step(make_stores, servers):
     """Each key, however many micro-batches there are, and nothing is pushed or pulled besides."""
-    store, calls = make_store(servers), Counter()
+    [store], calls = make_stores(servers), Counter()
 
     def counted(name):
         call = getattr(store, name)
@@ -96,3 +98,23 @@ def test_gradients_are_pushed_once_a_step(make_store, servers):
     trainer = pipeline(store, stages=[], micro_batches=4)
     model_parts.train_parts(trainer)
     assert calls == {("pushpull", key): STEPS for key in range(8)}  # weight and bias of each layer
+
+
+@pytest.mark.parametrize(
+    ("servers", "workers", "mode"),
+    [(0, 1, "sync"), (1, 1, "sync"), (1, 1, "async"), (0, 2, "sync"), (1, 2, "sync")],
+)
+def test_gradients_are_divided_by_the_batch_that_there_is(make_stores, servers, workers, mode):
+    """Also by a smaller one at the end of an epoch, whoever updates the weights."""
+    sizes = [model_parts.BATCH, model_parts.BATCH // 4, model_parts.BATCH]
+    expected = model_parts.train_alone(make_chain(), sizes=sizes)
+    batches, nets, trainers = model_parts.batches(), [], []
+    for store in make_stores(servers, workers, mode):
+        nets.append(make_chain())
+        options = {"stages": [], "sample": batches[0][0]}  # values now, before another net draws its own
+        trainers.append(PipelineTrainer(nets[-1], loss_of, "sgd", OPTIONS, kvstore=store, **options))
+    for (data, labels), size in zip(batches, sizes):
+        for worker, trainer in enumerate(trainers):
+            trainer.step(data[:size][worker::workers], labels[:size][worker::workers])
+    for net in nets:
+        assert distance(model_parts.values_of(net), expected) <= 1e-6

@@ -25,6 +25,13 @@ _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
     Mutant(
+        "a smaller batch at the end of an epoch is refused by nets in parts",
+        "kvstore_mpi/adapters/mxnet/part_trainer.py",
+        "        if isinstance(self._kvstore, KVStoreMPI):",
+        "        if self._kvstore is None:",
+        _STEPS,
+    ),
+    Mutant(
         "a loss of one number passes for one of each sample",
         "kvstore_mpi/adapters/mxnet/segment_run.py",
         "    if not isinstance(loss, mx.nd.NDArray) or loss.ndim == 0 or len(loss) % num_samples:",

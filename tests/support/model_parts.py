@@ -100,16 +100,18 @@ def batches(worker: int = 0, num_workers: int = 1, *, inputs: int = 1) -> list[t
     return found
 
 
-def train_alone(net: gluon.HybridBlock, *, inputs: int = 1) -> list[np.ndarray[Any, Any]]:
-    """Train in one piece; return the parameters."""
+def train_alone(
+    net: gluon.HybridBlock, *, inputs: int = 1, sizes: Sequence[int] = (BATCH,) * STEPS
+) -> list[np.ndarray[Any, Any]]:
+    """Train in one piece, with the first ``sizes`` samples of batches; return the parameters."""
     # Nothing is predicted before: MXNet would lay the weights of convolutions anew for that, and the next
     # training forward back again, behind what is queued by then.
     trainer = gluon.Trainer(net.collect_params(), "sgd", OPTIONS, kvstore=None)
-    for data, labels in batches(inputs=inputs):
+    for (data, labels), size in zip(batches(inputs=inputs), sizes):
         with autograd.record():
-            loss = loss_of(net(*(data if inputs > 1 else [data])), labels)
+            loss = loss_of(net(*(each[:size] for each in (data if inputs > 1 else [data]))), labels[:size])
         loss.backward()
-        trainer.step(BATCH)
+        trainer.step(size)
     return values_of(net)
 
 

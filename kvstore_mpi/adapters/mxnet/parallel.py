@@ -58,7 +58,7 @@ def parallel(trainer: Any, mode: str = "sync", *, worker: KVWorker | None = None
     for name in ("_scale", "_amp_original_scale"):
         if hasattr(trainer, name):
             setattr(trainer, name, getattr(trainer, name) / workers)
-    _let_sizes_count(trainer)
+    let_sizes_count(trainer)
     return store
 
 
@@ -91,11 +91,12 @@ def take_up(trainer: Any) -> None:
         return
     if not trainer._kv_initialized:  # noqa: SLF001
         trainer._init_kvstore()  # noqa: SLF001
-        _let_sizes_count(trainer)
+        let_sizes_count(trainer)
     trainer._init_params()  # noqa: SLF001
 
 
-def _let_sizes_count(trainer: Any) -> None:
+def let_sizes_count(trainer: Any) -> None:
+    """Let a Trainer with a store of ours follow the sizes that its ``step`` is told."""
     # Gluon refuses batches of another size where a store is distributed, as most stores would not notice.
     # Here they count; and the store may be opened before any size is known, by ``take_up`` or by a
     # row-sparse weight in a forward pass.

@@ -16,6 +16,7 @@ from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_is_known, shape_of
 from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
+from kvstore_mpi.adapters.mxnet.parallel import let_sizes_count
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
 from kvstore_mpi.adapters.mxnet.part_marks import PartMarks
 from kvstore_mpi.adapters.mxnet.segment_run import Step, Unobserved
@@ -27,6 +28,7 @@ from kvstore_mpi.adapters.mxnet.segments import (
     forms_of,
     owners,
 )
+from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts, write_parts
 from kvstore_mpi.planner.pipelines.schedules import check, fill_drain
@@ -135,7 +137,10 @@ class PartTrainer:
                 param.grad_req = "add" if rank == self._rank else "null"
         if not any(param.grad_req != "null" for param in mine):
             return None
-        return mx.gluon.Trainer(mine, optimizer, options, kvstore=self._kvstore)
+        trainer = mx.gluon.Trainer(mine, optimizer, options, kvstore=self._kvstore)
+        if isinstance(self._kvstore, KVStoreMPI):
+            let_sizes_count(trainer)
+        return trainer
 
     @raises_mxnet_errors
     def step(self, data: Any, label: NDArray, batch_size: int | None = None) -> NDArray | None:
@@ -145,7 +150,8 @@ class PartTrainer:
             data: An array or a list of them, whose first axis are the samples.
             label: The labels.
             batch_size: The number of samples by which the summed gradients are divided; those of all
-                workers if not given, in an asynchronous store those of this one.
+                workers if not given, of which each is taken to have as many, in an asynchronous store
+                those of this one.
 
         Returns:
             The loss of each sample, on the rank that has the last part; elsewhere ``None``.
