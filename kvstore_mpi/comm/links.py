@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_OWN_TAGS = 2
+_OWN_TAGS = 1
 """Tags of this file's own messages, below those of its callers."""
 
 
@@ -58,7 +58,7 @@ class Links:
         self._timeout = timeout
         self._sent = _Waiting("kvstore-sent", lambda request, _: request.Wait())
         self._bells = bells
-        take = partial(_receive, mpi.Status())
+        take = partial(_receive, mpi, mpi.Status())
         self._received = _Waiting("kvstore-received", take) if bells is None else _Hearing(bells, take)
 
     def send(self, array: Array, peer: int, tag: int) -> Future[None]:
@@ -103,24 +103,29 @@ class Links:
         except Exception as error:
             raise PeerLostError(f"rank {self.rank} of this worker waits for {what()}: {error}") from error
 
+    def share(self, array: Array, root: int) -> list[Future[None]]:
+        """Begin to give all ranks what one of them has, of a size that all know; all must call this."""
+        tag = -_OWN_TAGS
+        if self.rank != root:
+            return [self.receive(array, root, tag)]
+        return [self.send(array, peer, tag) for peer in range(self.size) if peer != root]
+
     def broadcast(self, data: bytes, root: int) -> bytes:
         """Return what one of the ranks gives; all must call this."""
+        size = np.array([len(data)], np.int64)
+        self._share_now(size, root)
         if self.rank == root:
-            size = np.array([len(data)], np.int64)
-            payload = np.frombuffer(data, np.uint8)
-            others = [peer for peer in range(self.size) if peer != root]
-            parts: list[tuple[int, Array]] = [(0, size), (1, payload)]
-            for future in [
-                self.send(part, peer, tag - _OWN_TAGS) for peer in others for tag, part in parts
-            ]:
-                self.wait(future, lambda: "the others to take what all of them need")
+            self._share_now(np.frombuffer(data, np.uint8), root)
             return data
-        return self._receive_now(int(self._receive_now(8, root, 0).view(np.int64)[0]), root, 1).tobytes()
+        payload = np.empty(size[0], np.uint8)
+        self._share_now(payload, root)
+        return payload.tobytes()
 
-    def _receive_now(self, num_bytes: int, root: int, tag: int) -> Array:
-        array = np.empty(num_bytes, np.uint8)
-        self.wait(self.receive(array, root, tag - _OWN_TAGS), lambda: f"what rank {root} tells all")
-        return array
+    def _share_now(self, array: Array, root: int) -> None:
+        taken = "the others to take what all of them need"
+        what = taken if self.rank == root else f"what rank {root} tells all"
+        for future in self.share(array, root):
+            self.wait(future, lambda: what)
 
     def _checked(self, tag: int) -> int:
         if tag + _OWN_TAGS > self._max_tag:
@@ -131,12 +136,21 @@ class Links:
         return tag + _OWN_TAGS
 
 
-def _receive(status: Any, request: Any, array: Array) -> None:
-    request.Wait(status)
-    if status.Get_count() != array.nbytes:  # of another batch
-        raise MismatchError(
-            f"{status.Get_count()} bytes have come instead of {array.nbytes}: give all ranks the same batch"
-        )
+def _receive(mpi: Any, status: Any, request: Any, array: Array) -> None:
+    try:
+        request.Wait(status)
+    except mpi.Exception as error:
+        if error.Get_error_class() != mpi.ERR_TRUNCATE:
+            raise
+        come = "more bytes"
+    else:
+        come = f"{status.Get_count()} bytes"
+        if status.Get_count() == array.nbytes:
+            return
+    raise MismatchError(
+        f"{come} have come instead of {array.nbytes}: let all ranks of a worker make the same calls, with "
+        "the same batches"
+    )
 
 
 class _Message(NamedTuple):

@@ -1,6 +1,6 @@
 """Workers of two ranks in which one does something wrong; run by ``test_part_failures.py``.
 
-``part_failures.py MODE one_layer|no_memory|dies``.
+``part_failures.py MODE one_layer|no_memory|dies``, or what the second rank has that the first has not.
 """
 
 import os
@@ -85,4 +85,28 @@ def dies(kv):
         trainer.step(*batches[step % len(batches)])
 
 
-{"one_layer": one_layer, "no_memory": no_memory, "dies": dies}[WHAT](mx.kv.create(f"{MODE}-mpi"))
+SIZES = {
+    "new_shape": ([16, 16], [16, 12]),
+    "known_shape": ([16, 8, 16], [16, 8, 8]),
+    "fewer_batches": ([16, 16], [16]),
+    "more_batches": ([16], [16, 16]),
+    "values": ([16], [16]),
+}
+"""How many samples the steps of each rank have."""
+
+
+def different(kv):
+    """The ranks of a worker have other batches, or more of them before they gather all parameters."""
+    trainer = PipelineTrainer(
+        make_chain(), loss_of, "sgd", OPTIONS, kvstore=kv, stages=[2], micro_batches=4
+    )
+    data, labels = model_parts.batches()[0]
+    if WHAT == "values" and kv.model_rank:
+        labels = labels[::-1]
+    for size in SIZES[WHAT][kv.model_rank]:
+        trainer.step(data[:size], labels[:size])
+    trainer.gather()
+
+
+ways = {"one_layer": one_layer, "no_memory": no_memory, "dies": dies}
+ways.get(WHAT, different)(mx.kv.create(f"{MODE}-mpi"))

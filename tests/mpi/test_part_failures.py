@@ -39,6 +39,26 @@ def test_a_net_that_cannot_be_cut_ends_all_ranks(tmp_path, what, options, error)
     assert told.startswith(f"UsageError: {error}")
 
 
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("new_shape", "have different nets, plans, optimizers or batches"),
+        ("known_shape", "have different nets, plans, optimizers or batches"),
+        ("fewer_batches", "have come instead of 8: let all ranks of a worker make the same calls"),
+        ("more_batches", "rank 0's word on this step: 8 bytes have come instead of 64: let all ranks"),
+        ("values", "have batches of one shape with different values"),
+    ],
+)
+def test_ranks_of_a_worker_with_other_batches_are_told_at_once(tmp_path, what, error):
+    """Whether their shapes are new or known, and where one has fewer of them before ``gather``."""
+    since = time.monotonic()
+    code, text = launch(tmp_path, "part_failures.py", "sync", what)
+    assert time.monotonic() - since < SOON_S
+    assert code == 76, text
+    [told] = re.findall(r"^mpilaunch\|   (MismatchError: .*)$", text, re.MULTILINE)
+    assert error in told
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_rank_that_dies_in_a_step_ends_the_job(tmp_path, mode):
     """Two clients and a server: at once, with one error that names it, and no process is left."""

@@ -17,6 +17,8 @@ _CHAINS = ("unit/test_chains.py",)
 _LINKING = ("unit/test_tracing_linking.py",)
 _MARKS = ("contract/test_part_marks.py",)
 _STEPS = ("contract/test_part_steps.py",)
+_AGREEMENT = ("contract/test_agreement.py",)
+_LINKS = ("unit/test_links.py",)
 _DECISIONS = ("contract/test_decisions.py",)
 _SYMBOL = ("contract/test_symbol_net.py",)
 _BELLS = ("unit/test_bells.py",)
@@ -24,6 +26,34 @@ _CORES = ("unit/test_cores.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
+    Mutant(
+        "ranks of a worker do not compare what one of them divides by",
+        "kvstore_mpi/adapters/mxnet/agreement.py",
+        "self._described[key] + repr(batch_size).encode()",
+        "self._described[key]",
+        _AGREEMENT,
+    ),
+    Mutant(
+        "the values of later batches are compared no more",
+        "kvstore_mpi/adapters/mxnet/agreement.py",
+        "        if is_new or self._steps & (self._steps - 1) == 0:",
+        "        if is_new:",
+        _AGREEMENT,
+    ),
+    Mutant(
+        "a batch of a new shape is compared when it has been computed",
+        "kvstore_mpi/adapters/mxnet/agreement.py",
+        "            check()",
+        "            pass",
+        _AGREEMENT,
+    ),
+    Mutant(
+        "a message that is too large is a lost rank",
+        "kvstore_mpi/comm/links.py",
+        "        if error.Get_error_class() != mpi.ERR_TRUNCATE:",
+        "        if error.Get_error_class():",
+        _LINKS,
+    ),
     Mutant(
         "a smaller batch at the end of an epoch is refused by nets in parts",
         "kvstore_mpi/adapters/mxnet/part_trainer.py",

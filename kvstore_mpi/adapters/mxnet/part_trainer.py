@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.agreement import Agreement
 from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_is_known, shape_of
 from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
@@ -29,7 +30,7 @@ from kvstore_mpi.adapters.mxnet.segments import (
     owners,
 )
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
-from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts, write_parts
 from kvstore_mpi.planner.pipelines.schedules import check, fill_drain
 from kvstore_mpi.tracing import annotation
@@ -125,7 +126,9 @@ class PartTrainer:
         self.observer: Observer = (
             PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else Unobserved()
         )
-        self._rule = _told(optimizer, optimizer_params)
+        rule = _told(optimizer, optimizer_params)
+        told = lambda forms: self._net.digest(forms, micro_batches) + rule  # noqa: E731
+        self._agreement = Agreement(self._links, told) if self._links is not None else None
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
@@ -158,19 +161,23 @@ class PartTrainer:
 
         Raises:
             UsageError: The batch does not fit.
+            MismatchError: Another rank has another batch.
             PeerError: Another rank does not do its part.
         """
         arrays = list(data) if isinstance(data, (list, tuple)) else [data]
         check_batch([*arrays, label])
-        forms_of([*arrays, label], self._micro_batches)
+        batch = forms_of([*arrays, label], self._micro_batches)
+        forms = self._forms_of_outputs(batch[:-1])
+        agreed = self._agree([*batch, *forms], [*arrays, label], batch_size)
         step = Step(
             self._net,
             self._rank,
             self._links,
-            forms=self._agreed_forms(arrays),
+            forms=forms,
             micro_batches=self._micro_batches,
             loss=self._loss,
             observer=self.observer,
+            agreed=agreed,
         )
         self.observer.step()
         step.receive_all(self._actions)
@@ -179,6 +186,7 @@ class PartTrainer:
         for action in self._actions:
             *inputs, labels = [each[action.micro_batch] for each in pieces]
             step.carry_out(action, inputs, labels)
+        agreed()
         if self.trainer is not None:
             self.trainer.step(self._divisor(label) if batch_size is None else batch_size)
         step.finish()
@@ -207,18 +215,22 @@ class PartTrainer:
                 values = np.frombuffer(data, param.dtype).reshape(shape_of(param))
                 param.set_data(mx.nd.array(values, dtype=param.dtype))
 
-    def _agreed_forms(self, arrays: Sequence[NDArray]) -> list[Form]:
-        """Return the forms of all outputs; at the first batch of a shape, see that all ranks agree."""
-        batch = tuple(forms_of(arrays, self._micro_batches))
+    def _forms_of_outputs(self, data: Sequence[Form]) -> list[Form]:
+        """Return the forms of all outputs for a batch; at the first of its form, parameters get values."""
+        batch = tuple(data)
         if batch not in self._forms:
-            forms = self._net.shape_all(batch)
+            self._forms[batch] = self._net.shape_all(batch)
             if self._parts_file:
                 self._tell_parts(batch)
-            if self._links is not None:
-                own = self._net.digest([*batch, *forms], self._micro_batches) + self._rule
-                _check_agreement(own, self._links.broadcast(own, 0), self._rank)
-            self._forms[batch] = forms
         return self._forms[batch]
+
+    def _agree(
+        self, forms: Sequence[Form], values: Sequence[NDArray] = (), batch_size: int | None = None
+    ) -> Callable[[], None]:
+        """Begin to see that all ranks of the worker do the same; return what ends it."""
+        if self._agreement is None:
+            return lambda: None
+        return self._agreement.begin(forms, values, batch_size)
 
     def _tell_parts(self, batch: Sequence[Form]) -> None:
         """Measure the parts, and write what they cost, for ``mpilaunch plan``."""
@@ -260,14 +272,6 @@ def _as_planned(parts: Sequence[Part], cut: Cut, size: int) -> list[Part]:
 def opened(kvstore: Any) -> Any:
     """Return a store, given it or its name."""
     return mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
-
-
-def _check_agreement(own: bytes, first: bytes, rank: int) -> None:
-    if own != first:
-        raise MismatchError(
-            f"ranks 0 and {rank} of this worker have different nets, plans, optimizers or batches: make "
-            "the same net and the same trainer on all ranks, and give all of them the same batch"
-        )
 
 
 def _told(optimizer: Any, options: dict[str, Any] | None) -> bytes:

@@ -115,7 +115,11 @@ class PipelineTrainer(PartTrainer):
             schedule=one_f_one_b(size, micro_batches),
         )
         if sample is not None:
-            self._agreed_forms([sample])  # now, before the script draws other random numbers
+            self._get_ready(forms_of([sample], micro_batches))
+
+    def _get_ready(self, batch: Sequence[Form]) -> None:
+        """Give parameters their values now, before the script draws other random numbers."""
+        self._agree([*batch, *self._forms_of_outputs(batch)])
 
     def _divisible(self) -> Net:
         return _net_of(self._layers)

@@ -94,6 +94,7 @@ class Step:
         micro_batches: int,
         loss: Callable[[NDArray, NDArray], NDArray],
         observer: Observer,
+        agreed: Callable[[], None],
     ) -> None:
         """Prepare a step.
 
@@ -105,12 +106,14 @@ class Step:
             micro_batches: Of the step.
             loss: Of the net's output and the labels, a number for each sample.
             observer: Told of what is computed, and waited for.
+            agreed: Raises if another rank computes another step, of which nothing may ever come.
         """
         self._net, self._graph, self._rank, self._links = net, net.graph, rank, links
         self._forms = forms
         self._micro_batches = micro_batches
         self._loss = loss
         self._observer = observer
+        self._agreed = agreed
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._local: dict[_Travel, NDArray] = {}
         self._coming: dict[_Travel, tuple[np.ndarray[Any, Any], Future[None]]] = {}
@@ -202,6 +205,7 @@ class Step:
     def _wait(self, travel: _Travel, future: Future[None]) -> None:
         what = partial(self._describe, travel)
         with self._observer.waiting(what):
+            self._agreed()
             self._need_links().wait(future, what)
 
     def _give(self, edge: Edge, travel: _Travel, array: NDArray) -> None:
