@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TAG = struct.Struct("=i")
+_PARTING = -1
+"""In the place of a tag: nothing will leave any more."""
+
 _GREETING = struct.Struct("=16si")
 """The secret of who is greeted, which MPI has told, and the rank of who greets."""
 
@@ -45,6 +48,7 @@ class Bells:
         self._ringing = dict(ringing)
         self._rung: Counter[tuple[int, int]] = Counter()
         self._gone: set[int] = set()
+        self._parted: set[int] = set()
         self._selector = selectors.DefaultSelector()
         for peer, connected in hearing.items():
             self._selector.register(connected, selectors.EVENT_READ, peer)
@@ -55,6 +59,15 @@ class Bells:
         """Tell a rank that the message with this tag has left."""
         with contextlib.suppress(OSError):  # it has gone, of which MPI tells whoever waits for it
             self._ringing[peer].send(_TAG.pack(tag))
+
+    def part(self) -> None:
+        """Tell all ranks that nothing will leave any more."""
+        for peer in self._ringing:
+            self.ring(peer, _PARTING)
+
+    def has_parted(self, peer: int) -> bool:
+        """Tell whether a rank has said that nothing will leave any more; what has rung is still to come."""
+        return peer in self._parted
 
     def has_rung(self, peer: int, tag: int) -> bool:
         """Tell whether a message has left that was not taken yet, or MPI knows why it has not."""
@@ -80,10 +93,14 @@ class Bells:
         told = b""
         with contextlib.suppress(OSError):
             told = connected.recv(_TAG.size)
-        if told:
-            self._rung[peer, _TAG.unpack(told)[0]] += 1
+        [tag] = _TAG.unpack(told) if told else [None]
+        if tag == _PARTING:
+            self._parted.add(peer)
+        elif tag is not None:
+            self._rung[peer, tag] += 1
         else:
-            self._gone.add(peer)
+            if peer not in self._parted:  # or MPI would say nothing to whoever waits
+                self._gone.add(peer)
             self._selector.unregister(connected)
             connected.close()
 

@@ -33,6 +33,8 @@ Array = np.ndarray[Any, Any]
 _OWN_TAGS = 1
 """Tags of this file's own messages, below those of its callers."""
 
+_FINISHED = "rank {} has finished; let all ranks of a worker make the same number of steps"
+
 
 class Links:
     """The ranks of one worker.
@@ -88,7 +90,7 @@ class Links:
 
         Raises:
             DeadlineError: It has not come in time.
-            MismatchError: What has come is no such array.
+            MismatchError: What has come is no such array, or who would send it has finished.
             PeerLostError: MPI says that it cannot come.
         """
         try:
@@ -126,6 +128,11 @@ class Links:
         what = taken if self.rank == root else f"what rank {root} tells all"
         for future in self.share(array, root):
             self.wait(future, lambda: what)
+
+    def part(self) -> None:
+        """Tell the others that this rank has finished, on one host: who waits for it then is told."""
+        if self._bells is not None:
+            self._bells.part()
 
     def _checked(self, tag: int) -> int:
         if tag + _OWN_TAGS > self._max_tag:
@@ -218,5 +225,8 @@ class _Hearing(_Waiting):
                 message = expected.popleft()
                 self._bells.take(message.peer, message.tag)
                 self._finish(message)
+            elif expected and self._bells.has_parted(expected[0].peer):
+                message = expected.popleft()
+                message.future.set_exception(MismatchError(_FINISHED.format(message.peer)))
             else:
                 self._bells.wait()

@@ -12,7 +12,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, lifecycle  # noqa: E402
-from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.errors import PeerLostError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -56,6 +56,33 @@ def test_fork_with_operations_pending(group):
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
     assert value.asnumpy()[0] == 1
+
+
+class Parted:
+    """The links of a rank that notes whether the others know of its end."""
+
+    parted = False
+
+    def part(self):
+        """Note it."""
+        self.parted = True
+
+
+@pytest.mark.parametrize("end", ["in order", "told to end", "after a failure"])
+def test_a_rank_lets_its_worker_know_when_its_program_is_over(group, monkeypatch, end):
+    """And only then: what else ends it is what the others are to hear of."""
+    for name in ("_workers", "_links"):
+        monkeypatch.setattr(lifecycle, name, [])
+    links, worker = Parted(), group.workers[0]
+    lifecycle.close_at_exit(worker)
+    for _ in range(2):
+        lifecycle.part_at_exit(links)
+    if end == "told to end":
+        lifecycle.interrupt("has been told to end")
+    if end == "after a failure":
+        monkeypatch.setattr(worker, "failure", lambda: PeerLostError("somebody has gone"))
+    lifecycle._at_exit()
+    assert links.parted == (end == "in order")
 
 
 def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):

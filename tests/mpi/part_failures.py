@@ -91,6 +91,8 @@ SIZES = {
     "fewer_batches": ([16, 16], [16]),
     "more_batches": ([16], [16, 16]),
     "values": ([16], [16]),
+    "first_ends": ([16], [16, 16]),
+    "last_ends": ([16, 16], [16]),
 }
 """How many samples the steps of each rank have."""
 
@@ -105,7 +107,8 @@ def different(kv):
         labels = labels[::-1]
     for size in SIZES[WHAT][kv.model_rank]:
         trainer.step(data[:size], labels[:size])
-    trainer.gather()
+    if not WHAT.endswith("ends"):
+        trainer.gather()
 
 
 ways = {"one_layer": one_layer, "no_memory": no_memory, "dies": dies}

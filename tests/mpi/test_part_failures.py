@@ -47,10 +47,12 @@ def test_a_net_that_cannot_be_cut_ends_all_ranks(tmp_path, what, options, error)
         ("fewer_batches", "have come instead of 8: let all ranks of a worker make the same calls"),
         ("more_batches", "rank 0's word on this step: 8 bytes have come instead of 64: let all ranks"),
         ("values", "have batches of one shape with different values"),
+        ("first_ends", "rank 0's word on this step: rank 0 has finished; let all ranks"),
+        ("last_ends", "from rank 1 to 0: rank 1 has finished; let all ranks"),
     ],
 )
 def test_ranks_of_a_worker_with_other_batches_are_told_at_once(tmp_path, what, error):
-    """Whether their shapes are new or known, and where one has fewer of them before ``gather``."""
+    """Whether their shapes are new or known, and where one has fewer before ``gather`` or its end."""
     since = time.monotonic()
     code, text = launch(tmp_path, "part_failures.py", "sync", what)
     assert time.monotonic() - since < SOON_S

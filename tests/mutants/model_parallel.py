@@ -27,6 +27,34 @@ _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
     Mutant(
+        "a rank that is told to end says that its program is over",
+        "kvstore_mpi/adapters/mxnet/lifecycle.py",
+        "    _links.clear()",
+        "    _links.copy()",
+        ("contract/test_mxnet_process.py",),
+    ),
+    Mutant(
+        "a rank that has failed says that its program is over",
+        "kvstore_mpi/adapters/mxnet/lifecycle.py",
+        "    if all(worker.failure() is None for worker in _workers):",
+        "    if _workers:",
+        ("contract/test_mxnet_process.py",),
+    ),
+    Mutant(
+        "a rank that has finished is waited for",
+        "kvstore_mpi/comm/links.py",
+        "            elif expected and self._bells.has_parted(expected[0].peer):",
+        "            elif expected and self._bells.has_parted(-1):",
+        _BELLS,
+    ),
+    Mutant(
+        "MPI is asked for what a rank that has finished will never send",
+        "kvstore_mpi/comm/bells.py",
+        "            if peer not in self._parted:",
+        "            if peer:",
+        _BELLS,
+    ),
+    Mutant(
         "ranks of a worker do not compare what one of them divides by",
         "kvstore_mpi/adapters/mxnet/agreement.py",
         "self._described[key] + repr(batch_size).encode()",

@@ -15,7 +15,7 @@ from unit.test_links import Mpi, Ranks
 
 from kvstore_mpi.comm import bells
 from kvstore_mpi.comm.links import Links
-from kvstore_mpi.errors import PeerLostError
+from kvstore_mpi.errors import MismatchError, PeerLostError
 
 WAIT_S = 30.0
 
@@ -110,6 +110,19 @@ def test_who_has_gone_keeps_nobody():
     assert len(first._selector.get_map()) == 1  # or it would be heard for ever
     next(iter(second._selector.get_map().values())).fileobj.close()
     first.ring(1, 5)
+
+
+def test_who_has_parted_has_not_gone():
+    """What has rung before is still taken; for anything else MPI would wait for ever."""
+    first, second = hang(2)
+    second.ring(0, 5)
+    second.part()
+    end(second)
+    while len(first._selector.get_map()) > 1:
+        first.wait()
+    assert first.has_parted(1)
+    assert first.has_rung(1, 5)
+    assert not first.has_rung(1, 6)
 
 
 def num_descriptors():
@@ -212,3 +225,18 @@ def test_who_sends_rings():
     links.wait(links.send(np.zeros(1), 1, 3), str)
     while not other.has_rung(0, links._checked(3)):
         other.wait()
+
+
+def test_who_waits_for_a_rank_that_has_finished_is_told():
+    """When all that it has sent has come, and whether the wait has begun before or after."""
+    own, other = hang(2)
+    links = Links(Mpi, Ranks(), WAIT_S, own)
+    sent, early = (links.receive(np.zeros(1), 1, tag) for tag in (4, 5))
+    other.ring(0, links._checked(4))
+    Links(Mpi, Ranks(), WAIT_S, other).part()
+    links.wait(sent, str)
+    late = links.receive(np.zeros(1), 1, 4)
+    for future in (early, late):
+        with pytest.raises(MismatchError, match="waits for an output: rank 1 has finished; let all ranks"):
+            links.wait(future, lambda: "an output")
+    Links(Mpi, Ranks(), WAIT_S).part()  # of ranks on several hosts, who are told nothing

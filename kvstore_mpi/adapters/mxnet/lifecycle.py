@@ -19,6 +19,7 @@ from kvstore_mpi.adapters.mxnet import engine
 from kvstore_mpi.errors import DeadlineError, KVStoreError, PeerLostError, ToldToEndError
 
 if TYPE_CHECKING:
+    from kvstore_mpi.comm.links import Links
     from kvstore_mpi.interfaces import KVWorker
 
 DRAIN_SECONDS = 900.0
@@ -30,12 +31,19 @@ INTERRUPT_SECONDS = 2.0
 _log = logging.getLogger("kvstore_mpi.mxnet")
 _process = os.getpid()
 _workers: list[KVWorker] = []
+_links: list[Links] = []
 
 
 def close_at_exit(worker: KVWorker) -> None:
     """Let a worker leave the job in order when the interpreter ends."""
     if worker not in _workers:
         _workers.append(worker)
+
+
+def part_at_exit(links: Links) -> None:
+    """Let the other ranks of the worker know when this one's program is over."""
+    if links not in _links:
+        _links.append(links)
 
 
 def _before_fork() -> None:
@@ -58,6 +66,7 @@ def interrupt(reason: str) -> None:
     Where an operation was given up, a weight keeps the value that it had. Call it from the thread that uses
     MXNet; the errors that its arrays have caught are thrown away, because the program goes on to save them.
     """
+    _links.clear()  # the others must not take this for the end of a program
     for worker in _workers:
         worker.interrupt(reason)
     if not engine.wait_until_idle(INTERRUPT_SECONDS):
@@ -70,6 +79,10 @@ def _at_exit() -> None:
     if os.getpid() != _process:
         return
     _drain()
+    # After an error that is what others are to hear; and before a worker waits for others to finish, too.
+    if all(worker.failure() is None for worker in _workers):
+        for links in _links:
+            links.part()
     for worker in _workers:
         worker.close()
         error = worker.failure()

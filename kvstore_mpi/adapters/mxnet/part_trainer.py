@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet import lifecycle
 from kvstore_mpi.adapters.mxnet.agreement import Agreement
 from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_is_known, shape_of
 from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
@@ -128,7 +129,10 @@ class PartTrainer:
         )
         rule = _told(optimizer, optimizer_params)
         told = lambda forms: self._net.digest(forms, micro_batches) + rule  # noqa: E731
-        self._agreement = Agreement(self._links, told) if self._links is not None else None
+        self._agreement: Agreement | None = None
+        if self._links is not None:
+            self._agreement = Agreement(self._links, told)
+            lifecycle.part_at_exit(self._links)
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
