@@ -90,6 +90,7 @@ SIZES = {
     "known_shape": ([16, 8, 16], [16, 8, 8]),
     "fewer_batches": ([16, 16], [16]),
     "more_batches": ([16], [16, 16]),
+    "bare_first_stage": ([16], [16, 16]),
     "values": ([16], [16]),
     "first_ends": ([16], [16, 16]),
     "last_ends": ([16, 16], [16]),
@@ -99,9 +100,12 @@ SIZES = {
 
 def different(kv):
     """The ranks of a worker have other batches, or more of them before they gather all parameters."""
-    trainer = PipelineTrainer(
-        make_chain(), loss_of, "sgd", OPTIONS, kvstore=kv, stages=[2], micro_batches=4
-    )
+    net = make_chain()
+    if WHAT == "bare_first_stage":
+        net = nn.HybridSequential()
+        net.add(nn.Flatten(), nn.Flatten(), nn.Dense(10))
+        net.initialize()
+    trainer = PipelineTrainer(net, loss_of, "sgd", OPTIONS, kvstore=kv, stages=[2], micro_batches=4)
     data, labels = model_parts.batches()[0]
     if WHAT == "values" and kv.model_rank:
         labels = labels[::-1]

@@ -46,6 +46,7 @@ def test_a_net_that_cannot_be_cut_ends_all_ranks(tmp_path, what, options, error)
         ("known_shape", "have different nets, plans, optimizers or batches"),
         ("fewer_batches", "have come instead of 8: let all ranks of a worker make the same calls"),
         ("more_batches", "rank 0's word on this step: 8 bytes have come instead of 64: let all ranks"),
+        ("bare_first_stage", "rank 0's word on this step: 8 bytes have come instead of 64"),
         ("values", "have batches of one shape with different values"),
         ("first_ends", "rank 0's word on this step: rank 0 has finished; let all ranks"),
         ("last_ends", "from rank 1 to 0: rank 1 has finished; let all ranks"),

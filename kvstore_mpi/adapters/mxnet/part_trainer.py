@@ -203,6 +203,7 @@ class PartTrainer:
 
         Raises:
             UsageError: Some have no shape yet, which they get from the first batch.
+            MismatchError: Another rank makes a step.
         """
         if self._links is None:
             return
@@ -212,6 +213,7 @@ class PartTrainer:
                 f"gather() before the first step: nobody knows the shape of {unknown[0]} yet; call it "
                 "after a step, or make the layers with in_units or in_channels"
             )
+        self._links.broadcast(b"", 0)  # whoever makes a step meanwhile is told, whatever rank 0 owns
         for owner, param in owners(self._net):
             array = param.data().asnumpy() if self._rank == owner else None
             data = self._links.broadcast(b"" if array is None else array.tobytes(), owner)
