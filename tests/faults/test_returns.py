@@ -216,6 +216,7 @@ def test_a_job_that_is_told_to_end_leaves_what_it_has_come_to(start, tmp_path):
 
 def test_there_must_be_something_to_resume(start, tmp_path):
     """An empty folder is the wrong folder."""
+    (tmp_path / "nothing").mkdir()
     options = ("--snapshot-dir", tmp_path / "nothing", "--resume")
     code, said = start(tmp_path / "stop", (1, 1, 1), script="returning.py", options=options).end()
     assert code == 78, said[-3000:]

@@ -256,8 +256,8 @@ for name in ("kvstore_mpi.node", "kvstore_mpi.adapters.mxnet.lifecycle"):
 def test_who_was_killed_is_shown_as_failed(launch, script):
     """A server and a rank, while another rank still saves."""
     body = """
-print("is", os.getpid())
 try:
+    print("is", os.getpid())
     time.sleep(1000)
 finally:
     print("saving")

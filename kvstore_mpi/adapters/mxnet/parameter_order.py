@@ -28,8 +28,8 @@ _SHOWN = 4
 def tell_order(exchange: Exchange, optimizer: Any) -> None:
     """Tell in which order an optimizer's owner has its parameters; if others differ, all get an error."""
     parameters = getattr(optimizer, "param_dict", {})
-    # A script may give an optimizer parameters that are none of Gluon's.
-    names = [str(getattr(parameters[key], "name", key)) for key in sorted(parameters)]
+    # A script may give an optimizer parameters that are none of Gluon's, under keys of several types.
+    names = [str(getattr(parameters[key], "name", key)) for key in sorted(parameters, key=str)]
     if not names or exchange.worker.num_workers == 1:
         return
     order = normalised(names)
