@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi import __version__
+from kvstore_mpi.comm.started import started_by_a_rank
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.commands import COMMANDS, for_reader, run_command
 from mpilaunch.events import Limits
-from mpilaunch.hosts.allocation import choose_backend
+from mpilaunch.hosts.allocation import check_started_once, choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, ClusterHosts, make_reach
 from mpilaunch.hosts.hostlist import place
 from mpilaunch.hosts.local import LocalHost
@@ -147,9 +148,11 @@ def read_job(head: Sequence[str], target: Target, command: tuple[str, ...]) -> t
     """Read a command line that ``split_command`` has split; return the job, and whether only to print it.
 
     Raises:
-        UsageError: Something is wrong with it.
+        UsageError: Something is wrong with it, or there are several of this process.
     """
     options = make_parser(__version__).parse_args(head)
+    if not started_by_a_rank():
+        check_started_once(os.environ)
     return make_spec(options, target, command), options.dry_run
 
 

@@ -10,6 +10,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore_mpi.config import variable_of
 from kvstore_mpi.errors import UsageError
 from mpilaunch.hosts.hostlist import Slots, parse_hostfile
 
@@ -26,6 +27,10 @@ OPERATOR_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE",
 
 POD_VARIABLE = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets it in each container."""
+
+
+COPIES_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""How MPICH's and Open MPI's launchers tell what they start how many of it there are."""
 
 
 class Allocation(NamedTuple):
@@ -96,6 +101,29 @@ def choose_backend(
     if wanted in _MISSING:
         raise UsageError(f"--backend {wanted}: {_MISSING[wanted]}")
     return Choice(SSH, tuple(given)) if given else Choice(LOCAL)
+
+
+def check_started_once(env: Mapping[str, str]) -> None:
+    """Refuse to be one of several copies, each of which would run the whole job.
+
+    What a rank of a job of ours starts is a job of its own, and nothing is wrong with it.
+
+    Args:
+        env: The environment of the launcher.
+
+    Raises:
+        UsageError: An MPI launcher has started several.
+    """
+    if variable_of("role") in env:
+        return
+    for variable in COPIES_VARIABLES:
+        copies = env.get(variable, "")
+        if copies.isdigit() and int(copies) > 1:
+            raise UsageError(
+                f"mpiexec or srun has started mpilaunch {copies} times, as {variable} says: start it once, "
+                "without them; it starts the ranks. Where one of several ranks starts a job of its own, "
+                f"unset {variable} for that"
+            )
 
 
 _MISSING = {

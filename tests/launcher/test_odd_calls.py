@@ -1,9 +1,13 @@
 """Jobs that are started in ways that few think of: they run, or one line says why not."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mpilaunch.mpi import find_mpi
 
 pytestmark = pytest.mark.mpi
 
@@ -52,6 +56,29 @@ def test_a_program_that_reads_its_input(launch):
     job = launch("--workers", 2, "--", "wc", "-c")
     assert job.wait() == 78, job.text  # it has never joined
     assert len(job.with_text("| 0")) == 2
+
+
+def test_mpilaunch_as_ranks():
+    """Each would run the whole job, and says so; what a rank starts of itself is no copy."""
+    ours = ("KVMPI_", "PMI", "OMPI_")
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    job = (sys.executable, *PUBLIC, "--dry-run", "--", "true")
+    starts = (sys.executable, "-c", f"import subprocess; subprocess.run({job}, check=True)")
+    done = [
+        subprocess.run(
+            [find_mpi().mpiexec, "-n", "2", *command],
+            env={**outer, **dict(find_mpi().flavour.env)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        for command in (job, starts)
+    ]
+    assert done[0].returncode == 64, done[0]
+    assert done[0].stderr.count("has started mpilaunch 2 times") == 2
+    if "PMI_SIZE" in done[0].stderr:  # Open MPI gives ranks nothing that what they start has not
+        assert done[1].returncode == 0, done[1]
 
 
 @pytest.mark.parametrize("first", ["echo none", "#!/nonexistent/sh"])

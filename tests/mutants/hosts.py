@@ -48,6 +48,13 @@ MUTANTS = [
         _ALLOCATION,
     ),
     Mutant(
+        "a job that a rank starts is taken for a copy of the launcher",
+        "launcher/hosts/allocation.py",
+        '    if variable_of("role") in env:',
+        '    if variable_of("role") not in env:',
+        _ALLOCATION,
+    ),
+    Mutant(
         "a secret that a group can read is taken",
         "launcher/job_secret.py",
         "(stat.S_IRWXG | stat.S_IRWXO)",

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import UsageError
-from mpilaunch.hosts.allocation import Choice, choose_backend, expand_nodes, expand_tasks
+from mpilaunch.hosts.allocation import (
+    Choice,
+    check_started_once,
+    choose_backend,
+    expand_nodes,
+    expand_tasks,
+)
 from mpilaunch.hosts.hostlist import Slots, parse_hosts
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -162,3 +168,12 @@ def test_what_is_refused(arguments, words):
     with pytest.raises(UsageError) as caught:
         choose(**arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_several_copies_of_the_launcher(variable):
+    """Each would run the whole job; one that a rank of ours starts, or that is alone, may do so."""
+    with pytest.raises(UsageError, match=f"has started mpilaunch 4 times, as {variable} says"):
+        check_started_once({variable: "4"})
+    check_started_once({variable: "1"})
+    check_started_once({variable: "4", "KVMPI_ROLE": "worker"})
