@@ -28,7 +28,7 @@ from mpilaunch.seeing.inspection import report
 from mpilaunch.seeing.job_view import JobView, due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mpilaunch.hosts.interface import Host
     from mpilaunch.jobspec import JobSpec
@@ -65,6 +65,11 @@ class _Inspection:
         self.askers: list[socket.socket] = []
 
 
+def on_one_line(command: Sequence[str]) -> str:
+    """Return a command as people read it; line breaks and what else terminals act on are written out."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(command))
+
+
 class Observer:
     """What can be seen of one job.
 
@@ -83,7 +88,7 @@ class Observer:
         """
         now = time.monotonic()
         self.view = JobView(lease=spec.node.peer_timeout, has_scheduler=spec.node.num_servers > 0)
-        self._name = {"job": job, "command": " ".join(spec.command), "pid": os.getpid()}
+        self._name = {"job": job, "command": on_one_line(spec.command), "pid": os.getpid()}
         self._printer = printer
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}

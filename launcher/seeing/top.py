@@ -85,14 +85,15 @@ def _table(answer: Answer, width: int) -> Any:
     from rich.table import Table  # noqa: PLC0415  an extra
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=_heading(answer), expand=False, header_style="bold")
+    # As text, for arguments and the names of keys may look like a mark-up.
+    title = Text(_heading(answer), "table.title")
+    table = Table(title=title, expand=False, header_style="bold")
     rows = _rows(answer)
     columns = fitting(rows, width - 1, 3)  # a border, and one space on each side
     for column in columns:
         justify: Any = "right" if column in NUMBERS else "left"
         table.add_column(TITLES[column], justify=justify, no_wrap=column < len(TITLES) - 1)
     for line in lines(rows):
-        # As text, for a key's name may look like a mark-up.
         table.add_row(
             *(Text(line.cells[column]) for column in columns), style="bold red" if line.bad else ""
         )

@@ -82,6 +82,20 @@ MUTANTS = [
         _VERDICT,
     ),
     Mutant(
+        "arguments are taken for a mark-up",
+        "launcher/seeing/top.py",
+        'title = Text(_heading(answer), "table.title")',
+        "title = _heading(answer)",
+        _OBSERVER,
+    ),
+    Mutant(
+        "a heading has the line breaks of arguments",
+        "launcher/seeing/observer.py",
+        "each if each.isprintable() else repr(each)[1:-1] for each",
+        "each for each",
+        _OBSERVER,
+    ),
+    Mutant(
         "a hang is looked for again and again",
         "launcher/seeing/observer.py",
         "if why and not self._is_due:",

@@ -42,12 +42,12 @@ hang()
 class Seen:
     """An observer that is served by a thread, as the supervisor does, and one process that hangs."""
 
-    def __init__(self, host, folder):
+    def __init__(self, host, folder, command):
         self.host = host
         out = io.StringIO()
         self.printer = Printer(out, out, LogFiles(folder))
         self.out = out
-        spec = JobSpec(Target.SCRIPT, ("train.py", "--fast"))
+        spec = JobSpec(Target.SCRIPT, command)
         self.observer = Observer(spec, "3f2aabcd", host.directory, self.printer)
         self.observer.listen([host])
         self.observer.starts("server0", host, "", self.ask)
@@ -81,11 +81,17 @@ class Seen:
 
 
 @pytest.fixture
-def seen(tmp_path, monkeypatch):
+def command():
+    """What the ranks of the job run."""
+    return ("train.py", "--fast")
+
+
+@pytest.fixture
+def seen(tmp_path, monkeypatch, command):
     monkeypatch.setattr(control.tempfile, "gettempdir", lambda: str(tmp_path))
     (tmp_path / "logs").mkdir()
     with LocalHost(tmp_path / f"{control.PRIVATE_PREFIX}x") as host:
-        job = Seen(host, tmp_path / "logs")
+        job = Seen(host, tmp_path / "logs", command)
         yield job
         job.close()
 
@@ -144,6 +150,20 @@ def test_a_picture_can_be_drawn(seen, tmp_path):
     assert "server0" in (tmp_path / "top.svg").read_text(encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"--svg .* cannot be written: Is a directory"):
         top.run(["--svg", str(tmp_path)], io.StringIO())
+
+
+@pytest.mark.parametrize("command", [("a.py", "[/b]", "[red]", "1\n2\x1b[0m\udcff")])
+def test_arguments_are_shown_as_they_are(seen, tmp_path):
+    """They are no mark-up, and a heading is one line."""
+    out = io.StringIO()
+    assert top.run(["--once"], out) == 0
+    heading, titles, _ = out.getvalue().splitlines()
+    assert heading.startswith(r"job 3f2aabcd: a.py [/b] [red] 1\n2\x1b[0m\udcff, for ")
+    assert titles.startswith("process")
+    pytest.importorskip("rich", reason="the extra top installs it")
+    assert top.run(["--svg", str(tmp_path / "top.svg")], io.StringIO()) == 0
+    drawn = (tmp_path / "top.svg").read_text(encoding="utf-8").replace("&#160;", " ")
+    assert r"a.py [/b] [red] 1\n2\x1b[0m\udcff, for " in drawn
 
 
 def test_an_inspection_has_the_stacks_and_is_written_to_the_log_folder(seen):
