@@ -18,7 +18,7 @@ from mpilaunch.hosts.checkup import check_hosts
 from mpilaunch.hosts.judgement import NEEDED_SHM_BYTES, Finding
 from mpilaunch.hosts.survey import version_of
 from mpilaunch.inputs import read_hosts
-from mpilaunch.mpi import find_mpi
+from mpilaunch.mpi import PYTHON, find_mpi
 from mpilaunch.options import make_parser_of
 from mpilaunch.plan import inherited
 
@@ -87,7 +87,7 @@ def check_mxnet() -> Finding:
         # The first import of a new installation compiles it, which on a busy machine has taken two minutes.
         done = _python(code, seconds=_IMPORT_S)
     except subprocess.TimeoutExpired:
-        by_hand = shlex.join([sys.executable, "-c", code])
+        by_hand = shlex.join([*PYTHON, "-c", code])
         return Finding(f"does not import in {_IMPORT_S:g} s", f"try it by hand: {by_hand}")
     if done.returncode:
         pin = "" if version_of("numpy").startswith("1.2") else f" (NumPy is {version_of('numpy')})"
@@ -103,7 +103,7 @@ def check_mpi() -> Finding:
         mpi = find_mpi()
     except ConfigurationError as error:
         return Finding("no MPI that works", str(error))
-    argv = [mpi.mpiexec, *mpi.flavour.options, "-n", "2", sys.executable, "-c", _RANK]
+    argv = [mpi.mpiexec, *mpi.flavour.options, "-n", "2", *PYTHON, "-c", _RANK]
     environment = {**inherited(os.environ), **dict(mpi.flavour.env)}
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
@@ -153,7 +153,7 @@ def check_open_files() -> Finding:
 
 def _python(code: str, *, seconds: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603  our own interpreter and our own text
-        [sys.executable, "-c", code],
+        [*PYTHON, "-c", code],
         env=inherited(os.environ),
         capture_output=True,
         text=True,

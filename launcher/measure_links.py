@@ -8,7 +8,6 @@ processes take for slices (``kvstore_mpi.measured_slices``) and for rows of tabl
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +25,7 @@ from kvstore_mpi.planner.sending import Way
 from mpilaunch import cli
 from mpilaunch.inputs import check_output, read_text
 from mpilaunch.jobspec import Target
+from mpilaunch.mpi import PYTHON
 from mpilaunch.options import Parser
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 WAIT_S = 600.0
 """Unless the user gives --timeout: MPI itself waits for ever."""
 
-_PYTHON = (sys.executable, "-m", "mpi4py", "-m")
-RANK = (*_PYTHON, "kvstore_mpi.measured_links")
-SLICES = (*_PYTHON, "kvstore_mpi.measured_slices")
-ROWS = (*_PYTHON, "kvstore_mpi.measured_rows")
+_MPI4PY = (*PYTHON, "-m", "mpi4py", "-m")
+RANK = (*_MPI4PY, "kvstore_mpi.measured_links")
+SLICES = (*_MPI4PY, "kvstore_mpi.measured_slices")
+ROWS = (*_MPI4PY, "kvstore_mpi.measured_rows")
 JOBS = 2
 """Of each kind, in turn: what one job differs from the next is no cost of slices."""
 

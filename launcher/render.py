@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from mpilaunch import cli
 from mpilaunch.hosts.allocation import SLURM
 from mpilaunch.job_secret import make_secret
 from mpilaunch.jobspec import Target
+from mpilaunch.mpi import PYTHON
 from mpilaunch.options import Parser, add_options, make_parser, spell, split_command
 from mpilaunch.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
 from mpilaunch.rendered_script import Job, sbatch_script
@@ -90,7 +90,7 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
     if errors:
         raise UsageError("\n".join(errors))
     mark = {Target.SCRIPT: (), Target.MODULE: ("-m",), Target.EXECUTABLE: ("--",)}[target]
-    launcher = ("mpilaunch",) if on_kubernetes else (sys.executable, "-m", "mpilaunch")
+    launcher = ("mpilaunch",) if on_kubernetes else (*PYTHON, "-m", "mpilaunch")
     shape = spec.topology
     return Job(
         name=rendering.name or PurePath(spec.command[0]).stem,

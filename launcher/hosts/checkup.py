@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -208,7 +207,7 @@ def _start_mpi(ways: Mapping[str, Attached], reach: Reach, script: str, wanted: 
     here = address_towards(next(iter(ways.values())).address)
     start = reach.ranks(mpi, list(ways), script, here)
     devices = msgspec.json.encode({way.address: way.device for way in ways.values()} if wanted else {})
-    rank = (sys.executable, "-c", _RANK, devices.decode())
+    rank = (*PYTHON, "-c", _RANK, devices.decode())
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
             [*start, *rank],

@@ -194,3 +194,18 @@ def test_a_folder_with_modules_of_pythons_names(launch, options):
     job = launch(*options, JOINS, program=("-c", SHADOWED))
     assert job.wait() == 0, job.text
     assert len(job.with_text("| joined as")) == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python looks in the working directory before that")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("measure-links", "--workers", 2), "for mpilaunch plan --cluster"),
+        (("doctor",), "two ranks see each other"),
+    ],
+)
+def test_commands_in_a_folder_with_modules_of_pythons_names(launch, command, said):
+    """They start Python as jobs do."""
+    job = launch(*command, program=("-c", SHADOWED))
+    job.wait()
+    assert job.with_text(said), job.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from support.mpijob_schema import MPIJOB
 
 from kvstore_mpi.errors import UsageError
+from mpilaunch.mpi import PYTHON
 from mpilaunch.render import run
 
 yaml = pytest.importorskip("yaml", reason="the extra kubernetes installs it")
@@ -50,7 +52,7 @@ def test_a_script_for_slurm():
     assert wanted | {"no-requeue"} <= options
     assert said[0] == "#!/bin/bash"
     own = "--backend slurm --grace 40.5 --clients 2 --servers 1 --workers 6"
-    assert said[-1].startswith("exec ")
+    assert said[-1].startswith(f"exec {shlex.join(PYTHON)} -m mpilaunch ")
     assert said[-1].endswith(f" -m mpilaunch {own} {SCRIPT} --epochs 'a b'")
 
 
