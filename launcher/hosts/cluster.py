@@ -193,7 +193,7 @@ def is_here(name: str) -> bool:
     """Return whether a name is one of this host: its addresses can be listened on."""
     try:
         addresses = {str(each[4][0]) for each in socket.getaddrinfo(name, None, socket.AF_INET)}
-    except OSError:
+    except (OSError, UnicodeError):  # the latter where it cannot be a name of the DNS
         return False  # ssh may know it by its own configuration
     return bool(addresses) and all(map(_is_own, addresses))
 

@@ -66,7 +66,7 @@ def version_of(package: str) -> str:
 def _addresses(name: str) -> list[str]:
     try:
         return sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None, socket.AF_INET)})
-    except OSError:
+    except (OSError, UnicodeError):  # the latter where it cannot be a name of the DNS
         return []
 
 

@@ -102,8 +102,9 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
     registry.register(JobCollector(view))
     try:
         server, thread = start_http_server(port, address, registry)
-    except OSError as error:
-        raise ConfigurationError(f"--metrics {where} cannot be listened on: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the latter where it cannot be a name of the DNS
+        why = error.strerror if isinstance(error, OSError) else f"{address!r} is no name of a host"
+        raise ConfigurationError(f"--metrics {where} cannot be listened on: {why}") from error
     shown = f"[{address}]" if ":" in address else address
     say(f"metrics: http://{shown}:{server.server_port}/metrics")
     try:

@@ -14,7 +14,8 @@ import pytest
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, UsageError
-from mpilaunch.hosts.cluster import ClusterHosts, make_reach
+from mpilaunch.hosts import survey
+from mpilaunch.hosts.cluster import ClusterHosts, is_here, make_reach
 from mpilaunch.hosts.hostlist import Placement
 from mpilaunch.hosts.lsf import LsfReach
 from mpilaunch.hosts.reach import AGENT
@@ -210,6 +211,17 @@ def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch)
         told = json.loads(Path(cluster.local.directory, RECORDS, VARIABLES).read_text())
     assert told["OMP_NUM_THREADS"] == "4"
     assert sites.own >= {first, second}
+
+
+@pytest.mark.parametrize("name", ["a..b", ".", 64 * "a"])
+def test_what_cannot_be_a_name_of_a_host_is_not_this_one(name):
+    """It is left to ssh, which may know it or says that nobody does."""
+    assert not is_here(name)
+
+
+def test_what_cannot_be_a_name_of_a_host_has_no_address():
+    """Nor does a survey stumble over it."""
+    assert survey.facts(["a..b"], 1).addresses["a..b"] == []
 
 
 @pytest.mark.parametrize(

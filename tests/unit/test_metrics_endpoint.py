@@ -90,3 +90,13 @@ def test_a_port_that_is_taken_is_named(view):
             pass
     with serve("", view, said.append):
         assert len(said) == 1
+
+
+@pytest.mark.parametrize("address", ["x..y", 64 * "x"])
+def test_an_address_that_cannot_be_one_is_named(view, address):
+    """Though Python finds that out before it asks for it."""
+    with (
+        pytest.raises(ConfigurationError, match=f"--metrics {address}:0 cannot .* '{address}' is no name"),
+        serve(f"{address}:0", view, print),
+    ):
+        pass
