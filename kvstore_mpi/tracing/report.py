@@ -14,8 +14,9 @@ the iteration is divided into four shares that sum to 1::
 
 Of the rest, what is marked as waiting (for another rank of the worker, say) is known by itself.
 
-Without marks waiting cannot be told from computing. Then ``compute`` is the time with nothing pending,
-which is computing for sure and a lower bound; all the rest is ``exposed``, an upper bound.
+Without marks computing cannot be told from waiting, nor from loading data and whatever else the script
+does. Then ``compute`` is the time with nothing pending and ``exposed`` that with something, both of them
+upper bounds; |C| is not known, and so the ideal is the least that it can be.
 
 The *ideal* is what P3 is about (Jayarajan et al., SysML 2019): overlapped perfectly, an iteration takes as
 long as the longer of computing and communication, ``max(|C|, N)``. N is how long the busiest resource that
@@ -55,12 +56,14 @@ if TYPE_CHECKING:
 
 NEGLIGIBLE, NOTICEABLE = 0.01, 0.05
 COMPUTE_BOUND = "compute-bound: scheduling cannot help"
+HARDLY_PENDING = "communication is hardly ever pending: scheduling cannot help"
 LATENCY_BOUND = (
     "nothing is busy for long, but time is exposed: latency, or waiting for other workers; "
     "scheduling cannot help"
 )
 HINT = (
-    "no marks: what was computing is not known, so compute is at least, exposed at most what is shown; "
+    "no marks: computing cannot be told from waiting, loading data or whatever else the script does, so "
+    "compute and exposed are at most what is shown; "
     'mark it with kvstore_mpi.annotate("forward") and annotate("backward")'
 )
 
@@ -79,7 +82,7 @@ class Iteration:
         exposed: Share of communication that the training thread waited for.
         other: Share of the rest.
         waited: Of the rest, the share that is marked as waiting.
-        computing: |C|; without marks the least that it can have been.
+        computing: |C|; 0 without marks, where it is not known.
         communication: N.
         resource: What was busy so long, or nothing if nothing was seen to be.
         backward: Time in which gradients were computed, if that is marked.
@@ -152,7 +155,8 @@ def measure(worker: Timeline, resources: Resources) -> WorkerReport:
         back = length(clip(backwards, start, end)) if backwards else None
         waited = length(clip(waits, start, end)) / (end - start)
         iteration = _iteration((start, end), known, waiting, resources)
-        iterations.append(replace(iteration, backward=back, waited=waited))
+        computed = iteration.computing if marked else 0
+        iterations.append(replace(iteration, computing=computed, backward=back, waited=waited))
     return WorkerReport(worker.header.name, marked, tuple(iterations))
 
 
@@ -208,7 +212,7 @@ def _row(report: WorkerReport) -> tuple[str, ...]:
         report.name,
         str(len(report.iterations)),
         f"{_ms(report, lambda each: each.time):.1f}",
-        least + share(lambda each: each.compute),
+        most + share(lambda each: each.compute),
         share(lambda each: each.hidden) if report.marked else "?",
         most + share(lambda each: each.exposed),
         share(lambda each: each.other) if report.marked else "?",
@@ -239,11 +243,10 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _ideal(report: WorkerReport) -> str:
     """Say what the ideal is made of."""
     resource = _limit(report)
-    least = "" if report.marked else "at least "
+    computed = f"{_ms(report, lambda each: each.computing):.1f} ms" if report.marked else "not known"
     return (
-        f"the ideal is the longer of computing, {least}{_ms(report, lambda each: each.computing):.1f} ms, "
-        f"and communication, {_ms(report, lambda each: each.communication):.1f} ms"
-        + (f" on {resource}" if resource else "")
+        f"the ideal is the longer of computing, {computed}, and communication, "
+        f"{_ms(report, lambda each: each.communication):.1f} ms" + (f" on {resource}" if resource else "")
     )
 
 
@@ -258,6 +261,8 @@ def _verdict(report: WorkerReport) -> str:
     iterations = report.iterations
     if sum(each.fits for each in iterations) * 2 > len(iterations):
         exposed = median(each.exposed for each in iterations)
+        if not report.marked:
+            return HARDLY_PENDING
         return LATENCY_BOUND if exposed > NOTICEABLE else COMPUTE_BOUND
     if not report.marked:
         return "whether scheduling helps cannot be seen without marks"

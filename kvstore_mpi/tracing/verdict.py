@@ -31,8 +31,8 @@ class Figures(msgspec.Struct, frozen=True):
     Attributes:
         name: Of the worker; ``all``.
         iterations: How many there are.
-        marked: The script has marks, so that computing is known; otherwise ``compute`` is a lower bound and
-            ``exposed`` an upper one.
+        marked: The script has marks, so that computing is known; otherwise ``compute`` has whatever else
+            the script does, and it and ``exposed`` are upper bounds.
         time: Of an iteration.
         low: The first quartile of that.
         high: The third one.
@@ -41,7 +41,7 @@ class Figures(msgspec.Struct, frozen=True):
         exposed: Share of communication that was waited for.
         other: Share of the rest.
         waited: Of the rest, the share that is marked as waiting.
-        computing: Time of it.
+        computing: Time of it; 0 where it is not known.
         communication: Time that the busiest resource was busy.
         resource: Which that was in most iterations; nothing if none was.
         fits: Share of iterations in which communication fits under the backward pass.
@@ -197,15 +197,18 @@ def _communication(whole: Figures) -> Verdict:
 def _unmarked(whole: Figures) -> Verdict:
     if whole.exposed <= NOTICEABLE:
         return Verdict(
-            "computing",
-            f"communication is pending for {whole.exposed:.0%} of {whole.time:.1f} ms at most",
-            "faster processors help, a faster network does not",
+            "computing, or whatever else the script does, such as loading data",
+            f"communication is pending for {whole.exposed:.0%} of {whole.time:.1f} ms",
+            f"a faster network does not help; {_MARK} which of these it is",
         )
     return Verdict(
         f"communication, for at most {whole.exposed:.0%} of the time",
         f"it is pending so long in {whole.time:.1f} ms, and how much of that computing hides is not known",
-        'mark computing with annotate("forward") and annotate("backward") to know',
+        _MARK,
     )
+
+
+_MARK = 'mark computing with annotate("forward") and annotate("backward") to know'
 
 
 def _straggler(workers: Sequence[Figures]) -> Figures | None:

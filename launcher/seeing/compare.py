@@ -31,6 +31,8 @@ _ROWS = (
     ("computing ms", "computing", 1.0),
     ("communication ms", "communication", 1.0),
 )
+_BOUNDS = tuple(row for row in _ROWS if row[1] not in ("hidden", "other", "computing"))
+"""What is known of scripts without marks."""
 
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
@@ -92,7 +94,8 @@ def describe(first: Summary, second: Summary) -> str:
     lines = [f"a: {first.command}", f"b: {second.command}"]
     if first.whole and second.whole:
         lines.append(f"{'':18}{'a':>10}{'b':>10}{'b - a':>10}")
-        for title, name, factor in _ROWS:
+        is_marked = first.whole.marked and second.whole.marked
+        for title, name, factor in _ROWS if is_marked else _BOUNDS:
             one, two = getattr(first.whole, name) * factor, getattr(second.whole, name) * factor
             lines.append(f"{title:18}{one:10.1f}{two:10.1f}{two - one:+10.1f}")
         lines += [

@@ -96,6 +96,13 @@ MUTANTS = [
         _OBSERVER,
     ),
     Mutant(
+        "without marks what was not waited is said to be computing",
+        "kvstore_mpi/tracing/report.py",
+        "computed = iteration.computing if marked else 0",
+        "computed = iteration.computing",
+        ("unit/test_tracing_report.py",),
+    ),
+    Mutant(
         "a hang is looked for again and again",
         "launcher/seeing/observer.py",
         "if why and not self._is_due:",

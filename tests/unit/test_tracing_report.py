@@ -21,6 +21,7 @@ from kvstore_mpi.tracing.iterations import (
 )
 from kvstore_mpi.tracing.report import (
     COMPUTE_BOUND,
+    HARDLY_PENDING,
     HINT,
     LATENCY_BOUND,
     Iteration,
@@ -106,15 +107,15 @@ def test_other_threads_do_not_train():
 
 
 def test_without_marks_only_bounds_are_known():
-    """From push to push of the first key again: what has nothing pending was computing, at least."""
+    """From push to push of the first key again: what has nothing pending was computing, at most."""
     operations = pushes(("b", 50, 110), ("a", 90, 100), ("b", 170, 200), ("a", 180, 260))
     report = measure(timeline(operations=operations), LINKS)
     (iteration,) = report.iterations
     assert not report.marked
     assert (iteration.time, iteration.compute) == (120 * MS, 60 / 120)
     assert (iteration.hidden, iteration.exposed, iteration.other) == (0, 60 / 120, 0)
-    assert iteration.backward is None
-    assert iteration.fraction == 60 / 120
+    assert (iteration.backward, iteration.computing) == (None, 0)
+    assert iteration.fraction == iteration.communication / (120 * MS)
 
 
 # --- boundaries ---
@@ -259,14 +260,20 @@ def test_the_text_is_a_table_of_medians():
 
 def test_without_marks_the_text_says_what_is_a_bound():
     """And how to learn more."""
-    unknown = dataclasses.replace(EVEN, backward=None, resource="", communication=0)
+    unknown = dataclasses.replace(EVEN, computing=0, backward=None)
     text = render([report_of(unknown, marked=False)])
     assert text.splitlines()[2:] == [
-        "worker0           1  100.0  >= 50.0%       ?  <= 2.0%      ?   >= 0.90",
-        "the ideal is the longer of computing, at least 90.0 ms, and communication, 0.0 ms",
+        "worker0           1  100.0  <= 50.0%       ?  <= 2.0%      ?   >= 0.42",
+        f"the ideal is the longer of computing, not known, and communication, 42.0 ms on {EVEN.resource}",
         "whether scheduling helps cannot be seen without marks",
         HINT,
     ]
+
+
+def test_without_marks_nobody_is_said_to_compute():
+    """A script that sleeps has nothing pending either."""
+    idle = dataclasses.replace(EVEN, compute=0.995, hidden=0.0, exposed=0.005, computing=0, backward=None)
+    assert render([report_of(idle, marked=False)]).splitlines()[-2:] == [HARDLY_PENDING, HINT]
 
 
 def test_workers_without_an_iteration_have_no_line():

@@ -51,7 +51,7 @@ def said(*workers, **changed):
         ({"communication": 90.0, "resource": "server0's updates"}, "server0's updates", "--servers"),
         ({"communication": 90.0, "resource": "its collectives"}, "its collectives", "--clients"),
         ({"marked": False}, "communication, for at most 28%", 'annotate("forward")'),
-        ({"marked": False, "exposed": 0.01}, "computing:", "faster processors"),
+        ({"marked": False, "exposed": 0.01}, "computing, or whatever else", 'annotate("backward") to know'),
     ],
 )
 def test_each_limit_has_its_sentence(changed, begins, advises):
@@ -122,6 +122,14 @@ def test_a_run_that_is_slower_than_allowed_fails(saved, time, allowed, code):
 def test_without_a_bound_nothing_fails(saved):
     """It only shows both."""
     assert compare.run([saved("a"), saved("b", time=500.0)], io.StringIO()) == 0
+
+
+def test_what_is_not_known_without_marks_is_not_compared(saved):
+    """Hidden communication and computing are not 0 there."""
+    out = io.StringIO()
+    compare.run([saved("a"), saved("b", marked=False)], out)
+    assert "exposed %" in out.getvalue()
+    assert "computing ms" not in out.getvalue()
 
 
 def test_what_is_no_report_is_named(saved, tmp_path):
