@@ -20,7 +20,7 @@ from kvstore_mpi.comm.started import started_by_a_rank
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
-from mpilaunch.commands import COMMANDS, for_reader, run_command
+from mpilaunch.commands import COMMANDS, run_command, written
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, ClusterHosts, make_reach
@@ -163,11 +163,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments and arguments[0] in COMMANDS:
             return run_command(arguments[0], arguments[1:], sys.stdout)
-        spec, only_print = read_job(*split_command(arguments))
+        with written(sys.stdout):  # --help and --version end here
+            spec, only_print = read_job(*split_command(arguments))
         if "--help" in spec.command[1:] and not only_print:
             return show_help(spec)
         spec = with_sleeping_waits(spec, os.environ)
-        return for_reader(sys.stdout, lambda: dry_run(spec)) if only_print else run_job(spec).code
+        if not only_print:
+            return run_job(spec).code
+        with written(sys.stdout):
+            return dry_run(spec)
     except KVStoreError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"mpilaunch: {line}\n")

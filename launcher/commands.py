@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from kvstore_mpi.errors import KVStoreError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
     "compare": "mpilaunch.seeing.compare",
@@ -24,18 +28,46 @@ COMMANDS: Mapping[str, str] = {
 """The module of each command, with ``run(arguments, out) -> exit code``, which raises ``KVStoreError``."""
 
 
+class OutputError(KVStoreError):
+    """What a command has to say cannot be written."""
+
+    exit_code = 74
+
+
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
+
 def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:
     """Run one of ``COMMANDS``; return its exit code."""
-    return for_reader(out, lambda: importlib.import_module(COMMANDS[name]).run(arguments, out))
+    with written(out):
+        code: int = importlib.import_module(COMMANDS[name]).run(arguments, out)
+        return code
 
 
-def for_reader(out: TextIO, tell: Callable[[], int]) -> int:
-    """Call what writes to ``out``, and return its exit code, or that of SIGPIPE if nobody reads on."""
+@contextlib.contextmanager
+def written(out: TextIO) -> Iterator[None]:
+    """Have written what the block writes to ``out``, also where it ends the program, as ``--help`` does.
+
+    Raises:
+        OutputError: It cannot be written, as on a disk that is full.
+        SystemExit: Nobody reads on; with the code of SIGPIPE.
+    """
     try:
-        code = tell()
-        out.flush()
+        try:
+            yield
+        finally:
+            out.flush()
     except BrokenPipeError:  # whoever reads has seen enough, as ``head`` has
-        with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit
-            os.dup2(nowhere.fileno(), out.fileno())
-        return 128 + signal.SIGPIPE
-    return code
+        _forget(out)
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN or error.filename is not None:
+            raise
+        _forget(out)
+        raise OutputError(f"what there is to say cannot be written: {error.strerror}") from None
+
+
+def _forget(out: TextIO) -> None:
+    """Let what the stream still holds go nowhere: it must not fail once more at exit."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), out.fileno())

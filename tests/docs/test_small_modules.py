@@ -31,7 +31,7 @@ REASONS = {
     ADAPTERS: ("kvstore_mpi.adapters.collected_errors", "kvstore_mpi.adapters.in_place"),
     APART: (
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
-        *("mpilaunch.signals", "mpilaunch.commands", "mpilaunch.plan_picture"),
+        *("mpilaunch.signals", "mpilaunch.plan_picture"),
         *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
         "kvstore_mpi.adapters.mxnet.counts_before",
     ),

@@ -73,6 +73,26 @@ def test_nobody_needs_to_read_it_all():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--dry-run", JOINS),
+        ("--version",),
+        ("--help",),
+        ("doctor",),
+        ("render", "--backend", "slurm", JOINS),
+        ("plan", "--help"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(arguments):
+    """On a disk that is full, with the code of that; no traceback, nor a word of Python's at its end."""
+    command = [sys.executable, "-m", "mpilaunch.cli", *map(str, arguments)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=100, check=False)
+    said = "mpilaunch: what there is to say cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr.decode()) == (74, said)
+
+
 def test_a_mistake_in_a_job_file_is_one_line(tmp_path):
     """With the exit code of wrong use; nothing is started."""
     config = tmp_path / "job.toml"
