@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,12 @@ class ClusterHosts:
 def connect(name: str, reach: Reach, directory: str) -> RemoteHost:
     """Begin to reach a host; its private directory will have the path of ours."""
     return RemoteHost(
-        name, reach.agent(name), directory=directory, silence=SILENCE_SECONDS, patience=reach.patience
+        name,
+        reach.agent(name),
+        remedy=partial(reach.remedy, name),
+        directory=directory,
+        silence=SILENCE_SECONDS,
+        patience=reach.patience,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 NEEDED_SHM_BYTES = 256 << 20
 CLOCKS_S = 1.0
@@ -65,10 +66,25 @@ class Reached(msgspec.Struct, frozen=True):
 
 def ssh_remedy(name: str, said: str) -> str:
     """Return what to do about a host that ssh does not reach, from what ssh has said."""
-    for words, remedy in _SSH:
+    return _remedy((*_SSH, *_ENVIRONMENT), name, said) or f"try it by hand: ssh {name} true"
+
+
+def step_remedy(name: str, command: Sequence[str], said: str) -> str:
+    """Return what to do about a host on which a workload manager starts nothing.
+
+    Args:
+        name: Of the host.
+        command: Of the manager's that has been tried, up to what it was to start.
+        said: What it has said.
+    """
+    return _remedy(_ENVIRONMENT, name, said) or f"try it by hand: {shlex.join([*command, 'true'])}"
+
+
+def _remedy(known: Iterable[tuple[tuple[str, ...], str]], name: str, said: str) -> str:
+    for words, remedy in known:
         if any(word in said for word in words):
             return remedy.format(name=name)
-    return f"try it by hand: ssh {name} true"
+    return ""
 
 
 _SSH = (
@@ -86,6 +102,9 @@ _SSH = (
         ("timed out", "No route to host", "did not answer", "Network is unreachable"),
         "is it up, and does a firewall let ssh through?",
     ),
+)
+
+_ENVIRONMENT = (
     (
         ("No module named", "No such file or directory", "not found"),
         "install the same Python environment there, at the same path, as on this host",

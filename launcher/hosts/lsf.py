@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.allocation import LSF
+from mpilaunch.hosts.judgement import step_remedy
 from mpilaunch.hosts.reach import share
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class LsfReach:
     def agent(self, host: str) -> list[str]:
         """See ``reach.Reach``."""
         return ["blaunch", host, *self._agent]
+
+    def remedy(self, host: str, said: str) -> str:
+        """See ``reach.Reach``."""
+        return step_remedy(host, ["blaunch", host], said)
 
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """See ``reach.Reach``."""

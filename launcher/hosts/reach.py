@@ -37,6 +37,10 @@ class Reach(Protocol):
         """Return the command that starts the agent on a host, and carries what it says and hears."""
         ...
 
+    def remedy(self, host: str, said: str) -> str:
+        """Return what to do about a host on which no agent has started, from what that command has said."""
+        ...
+
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """Return the command that starts the ranks of a client, up to theirs.
 

@@ -21,11 +21,10 @@ from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.interface import Ended, Stream
-from mpilaunch.hosts.judgement import ssh_remedy
 from mpilaunch.hosts.networks import Attached
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 READ_BYTES = 256 * 1024
 LOST = 69
@@ -59,6 +58,7 @@ class RemoteHost:
         name: str,
         command: Sequence[str],
         *,
+        remedy: Callable[[str], str],
         directory: str,
         silence: float,
         patience: float | None = None,
@@ -68,11 +68,13 @@ class RemoteHost:
         Args:
             name: As the user calls it.
             command: Starts the agent there, and carries its standard input, output and errors.
+            remedy: Says what to do if it cannot be reached, from what the command has said.
             directory: The private directory.
             silence: Seconds without a word after which the agent takes us for dead.
             patience: Seconds without a word after which we take the agent for dead; for ever if not given.
         """
         self.name = name
+        self._remedy = remedy
         self._directory = directory
         self._silence = silence
         self._patience = patience
@@ -152,9 +154,7 @@ class RemoteHost:
         except queue.Empty:
             said = "; ".join([f"{what} within {timeout:g} s", *self._said])
         if isinstance(said, str):
-            raise ConfigurationError(
-                f"host {self.name} cannot be used: {said}; {ssh_remedy(self.name, said)}"
-            )
+            raise ConfigurationError(f"host {self.name} cannot be used: {said}; {self._remedy(said)}")
         return said
 
     # --- what the launcher asks for ------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.allocation import SLURM
+from mpilaunch.hosts.judgement import step_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 MPI_TYPE = "SLURM_MPI_TYPE"
 """Slurm's own variable for the kind of PMI; who sets it knows the cluster better than we do."""
+
+
+def _step_on(host: str) -> tuple[str, ...]:
+    return (
+        *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={host}"),
+        *("--mpi=none", "--cpu-bind=none", "--export=ALL", "--unbuffered"),
+    )
 
 
 class SlurmReach:
@@ -36,11 +44,11 @@ class SlurmReach:
 
     def agent(self, host: str) -> list[str]:
         """See ``reach.Reach``; the step shares processors and memory with all others of the job."""
-        return [
-            *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={host}"),
-            *("--mpi=none", "--cpu-bind=none", "--export=ALL", "--unbuffered"),
-            *self._agent,
-        ]
+        return [*_step_on(host), *self._agent]
+
+    def remedy(self, host: str, said: str) -> str:
+        """See ``reach.Reach``."""
+        return step_remedy(host, _step_on(host), said)
 
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """See ``reach.Reach``; that a host stands in the list for each of its ranks makes them go there."""

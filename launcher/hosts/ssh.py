@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import UsageError
 from mpilaunch.hosts.allocation import SSH
+from mpilaunch.hosts.judgement import ssh_remedy
 from mpilaunch.hosts.reach import share
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class SshReach:
     def agent(self, host: str) -> list[str]:
         """See ``reach.Reach``."""
         return [*self._ssh, "-T", *OPTIONS, host, self._agent]
+
+    def remedy(self, host: str, said: str) -> str:
+        """See ``reach.Reach``."""
+        return ssh_remedy(host, said)
 
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """See ``reach.Reach``."""

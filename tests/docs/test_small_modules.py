@@ -25,7 +25,7 @@ REASONS = {
     PURE: (
         *("kvstore_mpi.esgd.stagger", "kvstore_mpi.scheduler.barriers"),
         *("kvstore_mpi.server.retired_keys", "kvstore_mpi.worker.step_norms", "mpilaunch.client_deadlines"),
-        *("mpilaunch.seeing.inspection", "mpilaunch.hosts.lsf", "mpilaunch.hosts.slurm"),
+        *("mpilaunch.seeing.inspection", "mpilaunch.hosts.lsf"),
         *("kvstore_mpi.adapters.mxnet.parameters", "mpilaunch.slices", "kvstore_mpi.transport.outgoing"),
     ),
     ADAPTERS: ("kvstore_mpi.adapters.collected_errors", "kvstore_mpi.adapters.in_place"),

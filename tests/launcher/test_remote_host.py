@@ -31,7 +31,7 @@ def _host(tmp_path):
 
 
 def reach(folder, command=AGENT, silence=20.0):
-    host = RemoteHost("far", command, directory=str(folder / "private"), silence=silence)
+    host = RemoteHost("far", command, remedy=str.upper, directory=str(folder / "private"), silence=silence)
     host.facts(SOON_S)
     return host
 
@@ -205,11 +205,12 @@ def test_a_host_that_is_lost(host):
     ],
 )
 def test_hosts_that_cannot_be_used(tmp_path, command, words):
-    """The error names the host, and what was said."""
-    host = RemoteHost("far", command, directory=str(tmp_path / "private"), silence=20.0)
+    """The error names the host, what was said, and what to do about that."""
+    host = RemoteHost("far", command, remedy=str.upper, directory=str(tmp_path / "private"), silence=20.0)
     with pytest.raises(ConfigurationError, match="host far cannot be used") as caught:
         host.facts(0.5 if command[0] == "sleep" else SOON_S)
     assert words in str(caught.value)
+    assert words.upper() in str(caught.value)
     host._process.kill()
 
 
@@ -223,7 +224,9 @@ def test_a_shell_that_greets(tmp_path):
 def test_something_else_that_speaks(tmp_path):
     """After the agent's greeting: that host is lost."""
     script = r"printf '\0kvstore_mpi%ss agent speaks\0HTTP/1.1 400' \'; sleep 100"
-    host = RemoteHost("far", ["sh", "-c", script], directory=str(tmp_path / "private"), silence=20.0)
+    host = RemoteHost(
+        "far", ["sh", "-c", script], remedy=str.upper, directory=str(tmp_path / "private"), silence=20.0
+    )
     with pytest.raises(ConfigurationError, match=r"something else speaks there: HTTP/1\.1 400"):
         host.facts(SOON_S)
 

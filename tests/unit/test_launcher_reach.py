@@ -62,6 +62,18 @@ def test_ssh_and_blaunch():
         assert reach.threads(5, 2) == 2
 
 
+def test_what_to_try_by_hand_is_what_was_tried():
+    """By the command of each manager; an environment that lacks something is named by all alike."""
+    reaches = {"ssh": SshReach("ssh", []), "blaunch": LsfReach([]), "srun": SlurmReach({}, ["agent"])}
+    for command, reach in reaches.items():
+        remedy = reach.remedy("h", "exit code 1")
+        assert remedy.startswith(f"try it by hand: {command} ")
+        assert remedy.endswith(" true")
+        assert "h" in remedy.replace("=", " ").split()
+        assert "the same Python environment there" in reach.remedy("h", "No module named mpilaunch")
+    assert "firewall let ssh" not in reaches["srun"].remedy("h", "did not answer within 30 s")
+
+
 def test_open_mpi_takes_along_what_hydra_does():
     """The ranks' settings; and its daemons, which have no script that reaches hosts, start no others."""
     words = SshReach("ssh", []).ranks(OPEN_MPI, ["a", "b"], "/private/ssh", "10.0.0.1")
@@ -99,7 +111,9 @@ def test_a_program_that_is_not_there(monkeypatch, tmp_path):
 def agent(tmp_path):
     """An agent that this process has started itself."""
     command = [sys.executable, "-m", AGENT]
-    host = RemoteHost("h", command, directory=str(tmp_path / "private"), silence=1.0, patience=1.0)
+    host = RemoteHost(
+        "h", command, remedy=str, directory=str(tmp_path / "private"), silence=1.0, patience=1.0
+    )
     host.facts(30.0)
     host.open(str(tmp_path), 30.0)
     yield host
