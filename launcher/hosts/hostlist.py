@@ -5,6 +5,7 @@ Names are as the user has written them. Ranks take the hosts' slots; servers tak
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import UsageError
@@ -88,6 +89,7 @@ def _lines(text: str, name: str) -> Iterator[Slots]:
         where = f"{name}, line {number}"
         if not words:
             continue
+        _refuse_ipv6(words[0], where)
         slots = [word[len("slots=") :] for word in words[1:] if word.startswith("slots=")]
         # Open MPI's files may also say how many slots there are at most, which is no business of ours.
         strange = [
@@ -98,7 +100,19 @@ def _lines(text: str, name: str) -> Iterator[Slots]:
         yield _part(f"{words[0]}:{slots[0]}" if slots else words[0], where)
 
 
+def _refuse_ipv6(text: str, where: str) -> None:
+    try:
+        ipaddress.IPv6Address(text.rpartition("@")[2].removeprefix("[").partition("]")[0])
+    except ValueError:
+        return
+    raise UsageError(
+        f"{where}: {text!r} is an address of IPv6, and jobs run over IPv4 only: give the host's name or an "
+        "address of IPv4"
+    )
+
+
 def _part(text: str, where: str) -> Slots:
+    _refuse_ipv6(text, where)
     name, colon, slots = text.partition(":")
     # A name that began so would be an option for ssh.
     if not name or name.startswith("-") or any(each.isspace() for each in name):

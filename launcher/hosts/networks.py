@@ -69,10 +69,13 @@ def choose(
     if ways:
         raise ConfigurationError(f"the hosts have {', '.join(ways)} in common: choose one with {option}")
     told = "; ".join(
-        f"{host} has {', '.join(f'{each.network} ({each.device})' for each in attached) or 'none'}"
+        f"{host} has {', '.join(f'{each.network} ({each.device})' for each in attached) or _NONE}"
         for host, attached in networks.items()
     )
     raise ConfigurationError(f"the hosts have no network in common: {told}. Choose with {option} NAME")
+
+
+_NONE = "no network of IPv4, and jobs use no other"
 
 
 def _wanted(host: str, attached: Sequence[Attached], wanted: str, option: str) -> Attached:
@@ -80,14 +83,14 @@ def _wanted(host: str, attached: Sequence[Attached], wanted: str, option: str) -
         try:
             network = ipaddress.IPv4Network(wanted, strict=False)
         except ValueError as error:
-            raise ConfigurationError(f"{option} {wanted} is no network: {error}") from None
+            raise ConfigurationError(f"{option} {wanted} is no network of IPv4: {error}") from None
         found = [each for each in attached if ipaddress.IPv4Address(each.address) in network]
     else:
         found = [each for each in attached if wanted in (each.device, each.address)]
     if found:
         return found[0]
     there = ", ".join(f"{each.device} ({each.address}/{each.prefix})" for each in attached)
-    raise ConfigurationError(f"{option} {wanted}: host {host} has {there or 'no network'}, and not that")
+    raise ConfigurationError(f"{option} {wanted}: host {host} has {there or _NONE}, and not that")
 
 
 def _common(networks: Mapping[str, Sequence[Attached]]) -> list[dict[str, Attached]]:

@@ -41,6 +41,8 @@ def test_files():
         ("a:2:3", "'2:3' is no number"),
         ("-oProxyCommand=x", "'-oProxyCommand=x' is no host"),
         ("a b", "'a b' is no host"),
+        ("[fd00::1]:2", "'[fd00::1]:2' is an address of IPv6, and jobs run over IPv4 only"),
+        ("a,me@fd00::1", "'me@fd00::1' is an address of IPv6"),
         ("a,b,a:2", "host 'a' more than once"),
     ],
 )
@@ -58,6 +60,7 @@ def test_lists_that_are_wrong(text, words):
         ("a\nb slots=", "F, line 2: '' is no number of ranks for host 'b'"),
         ("a\n\nb cpus=4", "F, line 3: 'b cpus=4'"),
         ("a:2 slots=2", "F, line 1"),
+        ("[fd00::1] slots=2", "F, line 1: '[fd00::1]' is an address of IPv6"),
         ("a slots=1 slots=2", "F, line 1"),
         ("a\nb\na", "host 'a' more than once"),
     ],
