@@ -83,6 +83,18 @@ def finite(text: str) -> float:
     return number
 
 
+def filled(text: str) -> str:
+    """Return the value of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: It is empty, as that of a shell's variable which is not set; without the
+            option, the job would do something else.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: give it a value, or leave the option out")
+    return text
+
+
 def make_parser(version: str) -> argparse.ArgumentParser:
     """Describe the options that come before the command; those that are not given leave nothing behind."""
     parser = Parser(
@@ -97,7 +109,7 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="NAME=VALUE", help=f"for experiments: {_knobs()}"
     )
     parser.add_argument(
-        "--config", default="", metavar="FILE", help="a job file: TOML with options by these names"
+        "--config", type=filled, metavar="FILE", help="a job file: TOML with options by these names"
     )
     parser.add_argument(
         "--dry-run",
@@ -144,7 +156,7 @@ def _add(parser: argparse.ArgumentParser, field: Field[Any], setting: Setting) -
 def _reader(field: Field[Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
-            return read_value(field, text)
+            return read_value(field, filled(text))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -57,6 +57,21 @@ def test_what_is_said_of_other_hosts_needs_them(option, words, tmp_path, monkeyp
     assert cli.main(["--dry-run", "--backend", "local", "--server-hosts", "first", "train.py"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        *((each, (each, "", "x.py")) for each in ("--hosts", "--hostfile", "--snapshot-dir", "--config")),
+        ("--hosts", ("doctor", "--hosts", "")),
+    ],
+)
+def test_an_option_without_a_value_is_a_mistake(option, words, capsys):
+    """Most often a variable that is not set: the job would run on this host, or not be saved."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 64
+    assert f"argument {option}: it is empty: give it a value" in capsys.readouterr().err
+
+
 SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
 
 
