@@ -33,18 +33,22 @@ class Placement(NamedTuple):
     """Which host each process is on; empty in a job on this host alone.
 
     Attributes:
-        hosts: All of them, in the order in which the user names them.
+        hosts: All that have something, and the first, in the order in which the user names them.
         ranks: The host of each rank, for each client.
         servers: The host of each server. The scheduler is on the first host.
+        idle: The hosts that the user names besides.
     """
 
     hosts: tuple[str, ...] = ()
     ranks: tuple[tuple[str, ...], ...] = ()
     servers: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return a line for each host."""
-        return "\n".join(self._line(host) for host in self.hosts)
+        """Return a line for each host, and one for those that have nothing to do."""
+        names = ", ".join(self.idle)
+        idle = [f"{names}: nothing, as all ranks fit on hosts before; HOST:N says how many one takes"]
+        return "\n".join([*map(self._line, self.hosts), *(idle if names else [])])
 
     def _line(self, host: str) -> str:
         parts = [
@@ -168,7 +172,8 @@ def place(
     used = {*placed, *(host for client in ranks for host in client)}
     # The first is the scheduler's.
     kept = tuple(host.name for index, host in enumerate(hosts) if host.name in used or not index)
-    return Placement(kept, ranks, placed)
+    idle = tuple(host.name for host in hosts if host.name not in kept)
+    return Placement(kept, ranks, placed, idle)
 
 
 def _take(free: dict[str, int], slots: dict[str, int], count: int) -> Iterator[str]:

@@ -105,8 +105,12 @@ def test_servers():
 
 
 def test_hosts_without_anything_are_left_out():
-    """But for the first, where the scheduler is."""
+    """But for the first, where the scheduler is; a line names them."""
     assert placed("a:1,b:4,c:4", 1, 4, 1, "b").hosts == ("a", "b")
+    told = str(placed("a:2,b:2,c:2", 2, 1)).splitlines()
+    assert told[0] == "a: client0 rank 0, client1 rank 0"
+    assert told[1].startswith("b, c: nothing, as all ranks fit on hosts before; ")
+    assert "nothing" not in str(placed("a:1,b:1,c:1", 3, 1))
 
 
 def test_too_few_slots():
