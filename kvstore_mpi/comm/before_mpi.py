@@ -13,8 +13,13 @@ from kvstore_mpi.comm import memory_hooks, waits
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+UCX_DEBUG_SIGNAL = "UCX_DEBUG_SIGNO"
+"""UCX's variable for the signal that turns on its debug log."""
+
 
 def prepare(environment: MutableMapping[str, str]) -> None:
     """Tell it by variables that the user has not set."""
+    # UCX would take SIGHUP, also where nohup has it ignored, and write a log of megabytes from then on.
+    environment.setdefault(UCX_DEBUG_SIGNAL, "")
     memory_hooks.leave_out(environment)
     waits.sleep_between_hosts(environment)

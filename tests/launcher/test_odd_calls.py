@@ -58,6 +58,14 @@ def test_a_program_that_reads_its_input(launch):
     assert len(job.with_text("| 0")) == 2
 
 
+def test_a_rank_that_is_hung_up(launch, script):
+    """It ends as any program does; UCX took the signal for a wish to see its debug log."""
+    body = "import signal\nsignal.raise_signal(signal.SIGHUP)\nprint('goes on')\n"
+    job = launch("--workers", 1, script(body))
+    assert job.wait() == 129, job.text
+    assert not job.with_text("UCX"), job.text
+
+
 def test_mpilaunch_as_ranks():
     """Each would run the whole job, and says so; what a rank starts of itself is no copy."""
     ours = ("KVMPI_", "PMI", "OMPI_")

@@ -102,6 +102,13 @@ MUTANTS = [
         ("unit/test_before_mpi.py",),
     ),
     Mutant(
+        "UCX takes SIGHUP whatever the user says",
+        "kvstore_mpi/comm/before_mpi.py",
+        'environment.setdefault(UCX_DEBUG_SIGNAL, "")',
+        'environment[UCX_DEBUG_SIGNAL] = ""',
+        ("unit/test_before_mpi.py",),
+    ),
+    Mutant(
         "UCX watches memory wherever there could be a card",
         "kvstore_mpi/comm/memory_hooks.py",
         "not has_cards(devices)",

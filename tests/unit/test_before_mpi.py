@@ -1,4 +1,4 @@
-"""Whoever loads MPI first in a process has told it how to wait, and what not to watch."""
+"""Whoever loads MPI first in a process has told it how to wait, and what not to watch or take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kvstore_mpi.comm import mpi
 from mpilaunch.rank import rank_main
 
-TOLD = ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "UCX_MEM_EVENTS")
+TOLD = ("UCX_DEBUG_SIGNO", "MPIR_CVAR_ENABLE_HEAVY_YIELD", "UCX_MEM_EVENTS")
 
 
 class Loaded(ModuleType):
@@ -53,4 +53,11 @@ def test_ranks_on_different_hosts_sleep_while_they_wait(mpi4py, who):
         nothing = SimpleNamespace(record_shared_memory=lambda: None, announce_meeting=lambda: None)
         rank_main._join_mpi(nothing)
     has_cards = mpi.before_mpi.memory_hooks.has_cards(mpi.before_mpi.memory_hooks.RDMA_DEVICES)
-    assert mpi4py.told == dict(zip(TOLD, (None, None) if has_cards else ("1", "n")))
+    assert mpi4py.told == dict(zip(TOLD, ("", None, None) if has_cards else ("", "1", "n")))
+
+
+def test_the_user_decides_at_which_signal_ucx_debugs():
+    """What is set stays."""
+    environment = {"UCX_DEBUG_SIGNO": "SIGHUP"}
+    mpi.before_mpi.prepare(environment)
+    assert environment["UCX_DEBUG_SIGNO"] == "SIGHUP"
