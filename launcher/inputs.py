@@ -20,7 +20,8 @@ def read_text(path: str, option: str) -> str:
         UsageError: It cannot be read; the text names the option that has named it.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        # Editors of Windows put a mark before the text, which is none of it.
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{option} {path} cannot be read: {error}") from error
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvstore_mpi.errors import UsageError
 from mpilaunch import measure_epochs, measure_links, plan_command
-from mpilaunch.inputs import check_output
+from mpilaunch.inputs import check_output, read_text
 
 PLAN = ("--cluster", "nowhere.toml", "--epochs-curve", "nowhere.json", "net.json")
 EPOCHS = ("--batch", "8", "--target", "0.9", "train.py")
@@ -36,3 +36,10 @@ def test_what_can_be_written(tmp_path, monkeypatch):
     check_output(str(tmp_path / "file"))
     with pytest.raises(UsageError, match="cannot be written"):
         check_output(str(tmp_path))
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
+    """As editors of Windows write it."""
+    path = tmp_path / "job.toml"
+    path.write_bytes(b"\xef\xbb\xbfclients = 2\n")
+    assert read_text(str(path), "--config") == "clients = 2\n"
