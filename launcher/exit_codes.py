@@ -36,8 +36,8 @@ REMEDIES = {
     76: "the workers disagree, with each other or with the job that is resumed; start all of them with the "
     "same model, optimizer, data types and versions, and give each worker the same number of batches",
     77: "a process does not know the job's secret; start all of them with one mpilaunch",
-    78: "an option, the environment or the script cannot work, as the message says; mpilaunch doctor checks "
-    "the installation",
+    78: "an option, the environment or the script cannot work, as the message says; mpilaunch doctor "
+    "checks the installation",
     128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",
     128 + signal.SIGKILL: "somebody killed it; most often that is the kernel, when memory runs out "
     "(dmesg tells): use a smaller batch or fewer workers per host",
