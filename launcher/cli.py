@@ -23,7 +23,7 @@ from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.commands import COMMANDS, run_command, written
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
-from mpilaunch.hosts.cluster import SCRIPT, ClusterHosts, make_reach
+from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, make_reach
 from mpilaunch.hosts.hostlist import place
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.inputs import read_hosts, read_text
@@ -326,9 +326,20 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
             problems += lost_runs(verdict.restarts)
             told = finish_trace(spec, Path(folder), logs.folder, problems)
             printer.say(told)
-        printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
+        printer.say(_told_stop(hosts) + describe(verdict, printer.tails, str(logs.folder), limits))
         logs.close()
     return Result(verdict, str(logs.folder), told, time.monotonic() - began)
+
+
+def _told_stop(hosts: Mapping[str, Host]) -> str:
+    """Return what has gone before where hosts have taken us for dead: it is none of their faults."""
+    stopped = max(each.stopped() for each in each_once(hosts))
+    if not stopped:
+        return ""
+    return (
+        f"mpilaunch itself was stopped for at least {stopped:.0f} s; hosts that hear nothing of it for "
+        f"{SILENCE_SECONDS:.0f} s tell their ranks to end\n"
+    )
 
 
 def each_once(hosts: Mapping[str, Host]) -> list[Host]:
@@ -346,7 +357,8 @@ def _make_hosts(
             yield {"": local}, None
         return
     with _use_private_folder():
-        reached = ClusterHosts(placement, make_reach(spec.ssh, choice.backend, os.environ))
+        reach = make_reach(spec.ssh, choice.backend, os.environ)
+        reached = ClusterHosts(placement, reach, spec.grace)
     with reached:
         yield reached.hosts, reached.sites(spec.network, dict(spec.env))
 

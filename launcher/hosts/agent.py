@@ -1,8 +1,8 @@
 """``python -m mpilaunch.hosts.agent``: does on its host what the launcher, which is on another, asks for.
 
 It speaks over its standard input and output, which whoever has started it carries. When the launcher is
-gone, or has not said a word for long, it ends everything of the job on this host: it is one side of
-``remote.RemoteHost`` and does all by ``local.LocalHost``.
+gone, it ends everything of the job on this host; when the launcher has not said a word for long, ranks may
+save before that. It is one side of ``remote.RemoteHost`` and does all by ``local.LocalHost``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Agent:
         self._pipes: dict[int, int] = {}  # descriptors that are read, by number
         self._talks: dict[int, int] = {}
         self._records: set[str] = set()
-        self._silence = 60.0  # until the launcher says
+        self._silence, self._grace = 60.0, 0.0  # until the launcher says
+        self._ranks: set[int] = set()  # those that the launcher has us watch, which are all
+        self._running: set[str] = set()
+        self._ends_at: float | None = None  # once ranks were told to end because of the launcher's silence
         self._heard = time.monotonic()
         self._over = False
 
@@ -84,12 +87,29 @@ class Agent:
                 self._host.__exit__()
 
     def _step(self) -> None:
-        left = self._heard + self._silence - time.monotonic()
+        limit = self._heard + self._silence if self._ends_at is None else self._ends_at
+        left = limit - time.monotonic()
         for key, _ in self._selector.select(max(0.0, left)):
             if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
                 key.data()
-        if time.monotonic() - self._heard > self._silence:
+        now = time.monotonic()
+        if now - self._heard <= self._silence:
+            self._ends_at = None
+        else:
+            self._end_in_silence(now)
+
+    def _end_in_silence(self, now: float) -> None:
+        """Let ranks save, for the launcher may be stopped or cut off, and all that was computed be lost."""
+        if self._ends_at is None:
+            self._ends_at = now + self._grace
+            self._tell_ranks_to_end()
+        if now >= self._ends_at or not (self._ranks or self._running):
             self._over = True
+
+    def _tell_ranks_to_end(self) -> None:
+        if self._host is not None:
+            for pid in self._ranks:
+                self._host.signal_rank(pid, signal.SIGUSR1)
 
     def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
@@ -155,7 +175,7 @@ class Agent:
             self._settle(message.number)
 
     def _open(self, message: m.Open) -> None:
-        self._silence, self._folder = message.silence, message.folder
+        self._silence, self._grace, self._folder = message.silence, message.grace, message.folder
         problem = _problem_with(message)
         if not problem:
             try:
@@ -183,6 +203,7 @@ class Agent:
                 self._say(m.End(number))
             self._say(m.Gone(message.name, 71, 0))
             return
+        self._running.add(message.name)
         for stream in streams:
             self._listen(message.err if stream.is_error else message.out, stream.descriptor)
 
@@ -192,8 +213,9 @@ class Agent:
         except ProcessLookupError:
             self._say(m.End(message.number))
             return
+        self._ranks.add(message.pid)
         if descriptor is not None:
-            self._watch(descriptor, partial(self._on_process_end, message.number, descriptor))
+            self._watch(descriptor, partial(self._on_process_end, message, descriptor))
 
     def _pack(self, number: int, folder: Path) -> None:
         sink = _Sink(lambda data: self._say(m.Data(number, data)))
@@ -237,10 +259,11 @@ class Agent:
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
-    def _on_process_end(self, number: int, descriptor: int) -> None:
+    def _on_process_end(self, watch: m.Watch, descriptor: int) -> None:
+        self._ranks.discard(watch.pid)
         self._close(descriptor)
         self._send_records()
-        self._say(m.End(number))
+        self._say(m.End(watch.number))
 
     def _on_signal(self, wakeup: int) -> None:
         numbers = os.read(wakeup, READ_BYTES)
@@ -249,6 +272,7 @@ class Agent:
         if self._host is None:
             return
         for ended in self._host.reap():
+            self._running.discard(ended.name)
             for number in list(self._pipes):
                 self._read(number)
             self._say(m.Gone(ended.name, ended.code, ended.pid))

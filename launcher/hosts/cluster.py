@@ -49,9 +49,10 @@ class ClusterHosts:
         hosts: All of the job by the names that the user has for them, and ours under no name.
     """
 
-    def __init__(self, placement: Placement, reach: Reach) -> None:
-        """Reach nothing yet."""
+    def __init__(self, placement: Placement, reach: Reach, grace: float) -> None:
+        """Reach nothing yet; ranks have ``grace`` seconds to save on hosts that take us for dead."""
         self._placement = placement
+        self._grace = grace
         self._reach = reach
         self._exits = contextlib.ExitStack()
         self._facts: dict[str, Facts] = {}
@@ -94,7 +95,7 @@ class ClusterHosts:
                 remote[name].facts(self._reach.answer_seconds) if name in remote else facts_here()
             )
         for host in remote.values():
-            host.open(str(Path.cwd()), self._reach.answer_seconds)
+            host.open(str(Path.cwd()), self._reach.answer_seconds, self._grace)
 
     def sites(self, wanted: str, env: Mapping[str, str]) -> Sites:
         """Choose the network, tell it to the ranks of each host, and return where everything is.

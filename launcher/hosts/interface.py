@@ -88,6 +88,10 @@ class Host(Protocol):
         """
         ...
 
+    def stopped(self) -> float:
+        """Return for how many seconds at least this process was stopped, if that host took it for dead."""
+        ...
+
     def lost(self) -> str:
         """Return why the host cannot be reached any more; nothing as long as it can."""
         ...

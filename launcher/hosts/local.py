@@ -130,6 +130,10 @@ class LocalHost:
         """See ``interface.Host``: its processes are children, whose ends SIGCHLD tells."""
         return None
 
+    def stopped(self) -> float:
+        """See ``interface.Host``: its processes do not ask."""
+        return 0.0
+
     def lost(self) -> str:
         """See ``interface.Host``."""
         return ""

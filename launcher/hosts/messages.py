@@ -36,11 +36,13 @@ class Open(Message, frozen=True):
         directory: Path of the private directory, as on the launcher's host.
         folder: In which the job's processes are started.
         silence: Seconds without a word after which there is no launcher any more.
+        grace: Seconds that ranks have to save then.
     """
 
     directory: str
     folder: str
     silence: float
+    grace: float
 
 
 class Put(Message, frozen=True):

@@ -1,7 +1,8 @@
 """A host that is reached by a command such as ``ssh``: an agent there does what a ``Host`` is asked for.
 
-Two threads for each host: one writes what the agent is to do, one reads what it says and passes it on to
-pipes of this process, so that whoever waits for a host waits for a descriptor. Neither is waited for.
+Two threads for each host: one writes what the agent is to do (``orders``), one reads what it says and
+passes it on to pipes of this process, so that whoever waits for a host waits for a descriptor. Neither is
+waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.interface import Ended, Stream
 from mpilaunch.hosts.networks import Attached
+from mpilaunch.hosts.orders import Orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +87,8 @@ class RemoteHost:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._orders: queue.SimpleQueue[m.Message | None] = queue.SimpleQueue()
+        assert self._process.stdin is not None
+        self._orders = Orders(self._process.stdin, name, silence)
         self._numbers = itertools.count(1)
         # Only the reading thread writes to them and closes them; added before it can hear of their numbers.
         self._pipes: dict[int, int] = {}
@@ -102,8 +105,7 @@ class RemoteHost:
         self._greeting: queue.SimpleQueue[m.Here | m.Opened | m.Knocked | str] = queue.SimpleQueue()
         self._complaints = threading.Thread(target=self._read_errors, name=f"{name} errors", daemon=True)
         self._complaints.start()  # first: the reading thread waits for it in the end
-        for target, what in ((self._write, "out"), (self._read, "in")):
-            threading.Thread(target=target, name=f"{name} {what}", daemon=True).start()
+        threading.Thread(target=self._read, name=f"{name} in", daemon=True).start()
 
     # --- the beginning -------------------------------------------------------------------------------
 
@@ -122,13 +124,18 @@ class RemoteHost:
             )
         return Facts(said.host, said.cores, [Attached(*each) for each in said.networks])
 
-    def open(self, folder: str, timeout: float) -> None:
-        """Make the private directory there; processes are started in ``folder``.
+    def open(self, folder: str, timeout: float, grace: float = 0.0) -> None:
+        """Make the private directory there.
+
+        Args:
+            folder: Processes are started in it.
+            timeout: Seconds that this may take.
+            grace: Seconds that ranks have to save when the agent takes us for dead.
 
         Raises:
             ConfigurationError: That is not possible.
         """
-        self._tell(m.Open(self._directory, folder, self._silence))
+        self._tell(m.Open(self._directory, folder, self._silence, grace))
         said = self._answer(timeout, "did not make its private folder")
         assert isinstance(said, m.Opened)
         if said.problem:
@@ -237,6 +244,10 @@ class RemoteHost:
         """See ``interface.Host``."""
         return self._news_out
 
+    def stopped(self) -> float:
+        """See ``interface.Host``."""
+        return self._orders.stopped()
+
     def lost(self) -> str:
         """See ``interface.Host``."""
         return self._why_lost
@@ -269,24 +280,6 @@ class RemoteHost:
         self._orders.put(message)
 
     # --- the threads ---------------------------------------------------------------------------------
-
-    def _write(self) -> None:
-        """Write what the agent is to do, and, when there is nothing, that we are alive."""
-        assert self._process.stdin is not None
-        while True:
-            try:
-                message = self._orders.get(timeout=self._silence / 5)
-            except queue.Empty:
-                message = m.Alive()
-            if message is None:
-                break
-            try:
-                self._process.stdin.write(m.encode(message))
-                self._process.stdin.flush()
-            except OSError:
-                break
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -125,6 +126,8 @@ class RunningJob:
     def signal(self, name):
         """Send the launcher a signal."""
         self._hosts.run(LOGIN, ["pkill", f"-{name}", "-f", "bin/mpilaunch"])
+        if name == "CONT":  # what has entered the host, and waits for the launcher, has stopped with it
+            self._process.send_signal(signal.SIGCONT)
 
     def end(self):
         """Wait for the end; return the exit code and seconds."""

@@ -1,4 +1,4 @@
-"""A host's link is cut, under ssh and under Slurm, for less than the 20 s that count as lost, or more."""
+"""A host's link is cut, under ssh and under Slurm, or the launcher stopped, for more than 20 s or less."""
 
 from __future__ import annotations
 
@@ -67,3 +67,17 @@ def test_a_link_that_is_cut_for_a_minute(managed, start, kind):
     hosts.mend("node1")
     # Steps whose tasks are gone stay for minutes, until Slurm tells a host again that it had not reached.
     hosts.check_nothing_left(but="slurmstepd: ")
+
+
+def test_a_launcher_that_is_stopped_for_a_minute(cluster, start):
+    """The hosts' ranks save, though it does not tell them to; no host is blamed for its silence."""
+    job = start(cluster, *JOBS["sync"], script=PUSHING, env=WITHOUT_MXNET)
+    job.pids(2)
+    job.signal("STOP")
+    time.sleep(40)
+    job.signal("CONT")
+    assert job.end()[0] == 75, job.said
+    assert all(f"client{rank}.0| SAVED {rank}" in job.said for rank in range(2)), job.said
+    assert "mpilaunch itself was stopped for at least" in job.said
+    assert "is lost" not in job.said
+    cluster.check_nothing_left()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.hosts import messages as m
+from mpilaunch.hosts.orders import Orders
 from mpilaunch.hosts.remote import LOST, RemoteHost
 
 AGENT = [sys.executable, "-m", "mpilaunch.hosts.agent"]
@@ -174,10 +178,74 @@ def test_a_launcher_that_says_nothing_is_dead(tmp_path):
     host = reach(tmp_path, silence=1.0)
     host.open(str(tmp_path), SOON_S)
     os.kill(host._process.pid, 0)
-    host._orders.put(m.Open("", "", 0.3))  # what it is told as limit; we speak every 0.2 s
-    host._silence = 1000.0
+    say_nothing(host, grace=0.0)
     wait_for(lambda: bool(host.lost()))
     host.join()
+
+
+def say_nothing(host, grace):
+    """Be silent for longer than the agent's limit, which it is told anew."""
+    host._orders.put(m.Open("", "", 0.3, grace))
+    host._orders._pause = 1000.0  # until now we speak every 0.2 s
+
+
+SAVES = """
+import os, signal, sys
+def save(*_):
+    os.write(1, b"saved")
+    if sys.argv[1] == "ends":
+        sys.exit(75)
+signal.signal(signal.SIGUSR1, save)
+os.write(1, str(os.getpid()).encode())
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("what", "grace"), [("ends", 600.0), ("goes on", 1.0)])
+def test_ranks_save_when_the_launcher_says_nothing(tmp_path, what, grace):
+    """It may be stopped. The agent waits for them, but not for longer than their grace."""
+    host = reach(tmp_path, silence=1.0)
+    host.open(str(tmp_path), SOON_S)
+    environment = {**os.environ, "X": host.directory}
+    out, err = host.spawn("job", [sys.executable, "-c", SAVES, what], environment)
+    assert select.select([out.descriptor], [], [], SOON_S)[0]
+    ended = host.watch(int(os.read(out.descriptor, 100)))
+    say_nothing(host, grace)
+    assert select.select([ended], [], [], SOON_S)[0]
+    wait_for(lambda: bool(host.lost()))
+    assert read_all(out.descriptor) == b"saved"
+    assert [each[:2] for each in reap(host)] == [("job", 75 if what == "ends" else LOST)]
+    os.close(err.descriptor)
+    host.join()
+
+
+STOPPED = """
+import os
+import sys
+from mpilaunch.hosts.orders import Orders
+orders = Orders(open(os.devnull, "wb"), "h", 0.5)
+print("begins", flush=True)
+sys.stdin.readline()
+print(orders.stopped(), flush=True)
+"""
+
+
+def test_a_launcher_that_was_stopped_knows_it():
+    """It is none of the hosts' fault that they have taken it for dead."""
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begins\n"
+        process.send_signal(signal.SIGSTOP)
+        threading.Event().wait(1.5)  # how long it is stopped is what this is about
+        process.send_signal(signal.SIGCONT)
+        told, _ = process.communicate("\n", timeout=SOON_S)
+    assert float(told) >= 1.3
+
+
+def test_who_was_not_stopped_knows_that():
+    """However long nothing has been ordered."""
+    assert Orders(io.BytesIO(), "h", 1000.0).stopped() == 0.0
 
 
 def test_a_host_that_is_lost(host):

@@ -220,7 +220,7 @@ def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch)
     monkeypatch.setattr(SshReach, "threads", lambda _, _cores, ranks: ranks)
     first, second = "127.0.0.1", "127.0.0.2"
     where = Placement((first, second), ((first, first, second, second),))
-    with ClusterHosts(where, SshReach("ssh", [])) as cluster:
+    with ClusterHosts(where, SshReach("ssh", []), 1.0) as cluster:
         sites = cluster.sites("", {})
         told = json.loads(Path(cluster.local.directory, RECORDS, VARIABLES).read_text())
     assert told["OMP_NUM_THREADS"] == "4"
