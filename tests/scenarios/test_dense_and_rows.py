@@ -59,7 +59,8 @@ def test_rows_of_one_and_dense_gradients_of_another(mode, layout, with_rows):
     # In pure MPI the others see the end of a process by MPI, which is not here.
     step_timeout = 60.0 if layout[2] else 2.0
     ended = outcomes(layout, run, step_timeout=step_timeout, connect_timeout=60.0)
-    (told,) = (error for error in ended if type(error) is MismatchError)
+    # In pure MPI the leader, too, sees that the ranks have called different keys, when it gives up.
+    (told,) = (error for error in ended if "dense gradients" in str(error))
     dense, rows = (
         f"client{rank}.0 " if layout[0] > 1 else f"client0.{rank} " for rank in (1 - with_rows, with_rows)
     )
