@@ -8,6 +8,7 @@ kills because another has failed explain nothing and are not failures.
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError, PeerError
@@ -18,7 +19,7 @@ from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_sign
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpilaunch.events import Shape
+    from mpilaunch.events import RankDied, Shape
     from mpilaunch.rank.record import ExitRecord
 
 _KILLED = 128 + signal.SIGKILL
@@ -42,6 +43,12 @@ _LOOK_AFTER_MPIEXEC = (
 _LOOK_AT_HOSTS = (
     "is the same MPI at the same path on {hosts}, with its helpers such as hydra_pmi_proxy? The last lines "
     "may say why; mpilaunch doctor --hosts starts two ranks"
+)
+
+_SILENT = "mpilaunch has killed it, since nothing was heard of it for its lease"
+_LOOK_AT_SILENT = (
+    "it was stopped (SIGSTOP, Ctrl-Z) or cut off, or native code has kept the interpreter for longer than "
+    "--lease"
 )
 
 
@@ -185,8 +192,9 @@ class ClientExit:
         self._gone.add(rank)
         return self.finished and len(self._gone) == self._size
 
-    def rank_died(self, rank: int, code: int, pid: int, now: float) -> Failure | None:
+    def rank_died(self, event: RankDied, now: float) -> Failure | None:
         """Note the end of a rank of which MPI does not hear; return a failure if it was not our doing."""
+        rank, code = event.name.rank, event.code
         if rank in self.over:
             return None
         self.over[rank] = code
@@ -194,7 +202,10 @@ class ClientExit:
         if asked or self.ending or self.signals & _FORCED:
             return None
         self.failed = True
-        return self._without_record(Lost(rank, now, pid), code, quiet=[])
+        failure = self._without_record(Lost(rank, now, event.pid), code, quiet=[])
+        if event.is_silent:
+            failure = replace(failure, text=_SILENT, remedy=_LOOK_AT_SILENT)
+        return failure
 
     def _vanished(self, lost: Lost) -> None:
         """Keep the ranks that have gone by themselves, or because MPI ended them with such a one."""

@@ -38,11 +38,19 @@ class RankGone:
 
 @dataclass(frozen=True)
 class RankDied:
-    """A rank has ended badly and without a record, and its guard keeps that from MPI until it is ended."""
+    """A rank has ended badly and without a record, and its guard keeps that from MPI until it is ended.
+
+    Attributes:
+        name: Of the rank.
+        code: Its exit code.
+        pid: Its process number.
+        is_silent: Others count it as dead because they have not heard of it; it is still to be killed.
+    """
 
     name: RankName
     code: int
     pid: int = 0
+    is_silent: bool = False
 
 
 @dataclass(frozen=True)

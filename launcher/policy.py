@@ -196,7 +196,7 @@ class Policy:
         if event.name.incarnation != client.incarnation:
             return []
         if isinstance(event, RankDied):
-            failure = client.rank_died(event.name.rank, event.code, event.pid, now)
+            failure = client.rank_died(event, now)
         else:
             failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING

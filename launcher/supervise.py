@@ -347,7 +347,7 @@ class Supervisor:
             return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
         pid = self._ranks[name].pid if name in self._ranks else 0
         if said["event"] == "lost":  # frozen, say: it would not end by itself
-            return [RankDied(name, 128 + signal.SIGKILL, pid)] if pid else []
+            return [RankDied(name, 128 + signal.SIGKILL, pid, is_silent=True)] if pid else []
         self._ranks.is_over(name)
         if said["event"] == "end":
             return [RankOver(name, self._places.record_of(name, pid) or ExitRecord.sent(said), pid)]

@@ -239,7 +239,10 @@ def test_a_client_that_is_frozen_is_started_again(start, tmp_path):
     job.wait_for("incarnation 1")
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
-    assert "restart 1 of at most 1: client1 after client1.0: SIGKILL (exit code 137)" in said
+    why = (
+        "client1 after client1.0: SIGKILL (exit code 137), mpilaunch has killed it, since nothing was heard"
+    )
+    assert f"restart 1 of at most 1: {why}" in said
     assert {rank: incarnation for rank, (incarnation, _, _) in ends.items()} == {0: 0, 1: 1}
 
 

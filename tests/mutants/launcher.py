@@ -14,6 +14,13 @@ _LEADERS = ("unit/test_launcher_leaders.py",)
 
 MUTANTS = [
     Mutant(
+        "who is killed for silence passes for killed by somebody",
+        "launcher/client_exit.py",
+        "        if event.is_silent:",
+        "        if False:",
+        ("unit/test_launcher_guards.py",),
+    ),
+    Mutant(
         "servers save what a failed round has left",
         "launcher/policy.py",
         "self._serving) or self._reason is Reason.FAILURE:",

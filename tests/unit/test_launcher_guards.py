@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 from support.launcher_history import GRACE, KILL, TERM, USR1, History
 
-from mpilaunch.events import Exited, Interrupted, Send
+from mpilaunch.events import Exited, Interrupted, RankDied, Send
 from mpilaunch.rank import rank_main
+from mpilaunch.rank.record import RankName
 from mpilaunch.rank.told_to_end import ToldToEnd
 from mpilaunch.stages import Stage
 
@@ -97,6 +98,21 @@ def test_a_client_that_is_started_again_is_ended_first(error):
     history.lost(0, 0)
     assert len(history(Exited("client0", 137))) == 3  # the scheduler and people are told, and it is started
     assert history.verdict.restarts[0].failures[0].who == "client0.1"
+
+
+def test_a_rank_that_is_killed_for_its_silence_is_told_as_silent():
+    """And not as one that somebody has killed, or the kernel."""
+    history = History(max_restarts=1)
+    history.meets(0, 0)
+    history(RankDied(RankName(0, 1), 137, 7, is_silent=True))
+    history.lost(0, 0)
+    told = history(Exited("client0", 137))
+    [failure] = history.verdict.restarts[0].failures
+    assert "was stopped (SIGSTOP, Ctrl-Z) or cut off" in failure.remedy
+    why = (
+        "client0 after client0.1: SIGKILL (exit code 137), mpilaunch has killed it, since nothing was heard"
+    )
+    assert any(why in str(action) for action in told)
 
 
 def test_a_rank_that_dies_of_what_it_was_told_has_not_failed(history):
