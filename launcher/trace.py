@@ -180,4 +180,5 @@ def _not_aligned(timelines: Sequence[Timeline]) -> list[str]:
     headers = [timeline.header for timeline in timelines]
     known = clocks(headers)
     hosts = sorted({header.host for header in headers if known[header.boot_id] is None})
-    return [f"times of {', '.join(hosts)} cannot be compared with the others'"] if hosts else []
+    told = "their clocks were never compared, which is done about once a second: was the job shorter?"
+    return [f"times of {', '.join(hosts)} cannot be compared with the others': {told}"] if hosts else []
