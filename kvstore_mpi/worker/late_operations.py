@@ -62,12 +62,7 @@ class LateOperations:
         """Return what is to be said, and the error of an operation that has waited for too long, if any."""
         # Since it began, not since it was called: behind others on its key an operation may rightly wait
         # for many times as long.
-        waits = [
-            (key, operation)
-            for key, operation in under_way.items()
-            if now - operation.since > self._warn_after
-        ]
-        for key, operation in waits:
+        for key, operation in under_way.items():
             # One is enough: its error ends all that is under way.
             if now - operation.since > self._timeout:
                 return [], self._error(key, operation)
@@ -75,7 +70,11 @@ class LateOperations:
             return [], None
         # Of what waits for a server or another client, the server says for whom: it sees all clients, and
         # this worker would only know that something is missing.
-        late = [(key, operation) for key, operation in waits if self._schedule.late(key)]
+        late = [
+            (key, operation)
+            for key, operation in under_way.items()
+            if now - operation.since > self._warn_after and self._schedule.late(key)
+        ]
         if not late:
             return [], None
         # Whatever waits a minute from now, and not each operation for itself: all may wait for one rank.
@@ -88,7 +87,7 @@ class LateOperations:
         ranks = self._schedule.late(key)
         return (
             f"{self._me}: {called(key, operation)}{more} has waited {now - operation.since:.0f} s for "
-            f"{_named(ranks)}, which has not called it{self._instead(ranks)}"
+            f"{_named(ranks)}, which did not call it{self._instead(ranks)}"
         )
 
     def _error(self, key: KeyState, operation: Operation) -> KVStoreError:

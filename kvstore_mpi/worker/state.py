@@ -100,7 +100,7 @@ class WorkerState:
         )
         self._announced = MemberSchedule(self.me, self._leader, hosts, all_push=all_push)
         self.ready, self.late = self._to_announce.ready, self._to_announce.late
-        self._late = LateOperations(config, self._to_announce, self.keys.by_id, self.me, coordinator)
+        self._watch = LateOperations(config, self._to_announce, self.keys.by_id, self.me, coordinator)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
         self.requests = PendingRequests()
@@ -395,5 +395,5 @@ class WorkerState:
 
     def tick(self, now: float) -> Instructions:
         """Say what has waited for long, and fail an operation that has for too long."""
-        news, error = self._late.tick(self.under_way, now)
+        news, error = self._watch.tick(self.under_way, now)
         return self.fail(error) if error is not None else [*news]

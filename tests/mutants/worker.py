@@ -14,6 +14,13 @@ _IN = "kvstore_mpi/worker/"
 
 MUTANTS = [
     Mutant(
+        "who has waited too long for a warning waits for it all the same",
+        "kvstore_mpi/worker/late_operations.py",
+        "            if now - operation.since > self._timeout:",
+        "            if now - operation.since > max(self._timeout, self._warn_after):",
+        ("unit/test_late_operations.py",),
+    ),
+    Mutant(
         "who leaves a key out is only late",
         "kvstore_mpi/worker/late_operations.py",
         "            if key_id in self._keys and not early.isdisjoint(ranks):",

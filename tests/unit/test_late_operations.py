@@ -46,8 +46,8 @@ def test_a_rank_that_is_late_is_named_once_a_minute(servers):
     assert lines(worker, 100.0 + WARN) == []
     (line,) = lines(worker, 101.0 + WARN)
     assert line == (
-        "client0.0 (rank 0): pushpull number 1 of key 'w' and 1 more has waited 11 s for rank 1, which has "
-        "not called it"
+        "client0.0 (rank 0): pushpull number 1 of key 'w' and 1 more has waited 11 s for rank 1, which did "
+        "not call it"
     )
     assert lines(worker, 102.0 + WARN) == lines(worker, 160.9 + WARN) == []
     (line,) = lines(worker, 161.0 + WARN)
@@ -94,4 +94,11 @@ def test_who_is_ahead_with_another_key_may_not_be_who_is_late():
     worker = waiting(Worker(0, workers=3, servers=0))
     worker.hears(node(1), m.Ready([0, 1]))
     (line,) = lines(worker, 101.0 + WARN)
-    assert line.endswith("for rank 2, which has not called it")
+    assert line.endswith("for rank 2, which did not call it")
+
+
+def test_a_deadline_may_be_sooner_than_a_warning():
+    """Who asks for two seconds gets an error after two, and not after the ten until something is said."""
+    worker = waiting(leader(servers=0, warn_after=2 * STEP))
+    assert worker.state.tick(100.0 + STEP) == []
+    assert isinstance(error_at(worker, 101.0 + STEP), DeadlineError)
