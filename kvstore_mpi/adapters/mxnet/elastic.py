@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.centers import Centers
+from kvstore_mpi.adapters.mxnet.gluon_parameters import is_sparse
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.optimizer_states import master_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -97,7 +98,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)
         self._scale /= store.mpi_size
         self._not_joined = list(enumerate(self._params))
-        sparse = [each.name for each in self._params if "row_sparse" in {each._stype, each._grad_stype}]  # noqa: SLF001
+        sparse = [each.name for each in self._params if is_sparse(each)]
         if sparse:
             raise UnsupportedError(
                 f"parameter {sparse[0]} is row-sparse, or its gradient is, which cannot be averaged with a "

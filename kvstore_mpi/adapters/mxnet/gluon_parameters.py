@@ -46,7 +46,7 @@ def knows_table(optimizer: Any) -> bool:
 
     From a Trainer it has the parameters, and from a Module, which makes it of a name, the symbol.
     """
-    if any(map(_is_sparse, optimizer.param_dict.values())):
+    if any(map(is_sparse, optimizer.param_dict.values())):
         return True
     attributes = optimizer.sym_info[0] if optimizer.sym_info else {}
     names = set(optimizer.idx2name.values())  # of the parameters, and not of data
@@ -56,7 +56,7 @@ def knows_table(optimizer: Any) -> bool:
     )
 
 
-def _is_sparse(parameter: Any) -> bool:
+def is_sparse(parameter: Any) -> bool:
     """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
     return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
 

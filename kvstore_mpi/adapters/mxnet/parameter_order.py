@@ -33,7 +33,8 @@ def tell_order(exchange: Exchange, optimizer: Any) -> None:
     if not names or exchange.worker.num_workers == 1:
         return
     order = normalised(names)
-    # Only what is the same but for its order is compared: other names say nothing of layers.
+    # Only what is the same but for its order is compared, by having its names in the place of the number of
+    # an optimizer: other names say nothing of layers.
     of_these, digest = (zlib.crc32(repr(each).encode()) for each in (sorted(order), order))
     shown = {name: float(number) for number, name in enumerate(names[:_SHOWN])}
     exchange.worker.tell_numbers(OptimizerNumbers(exchange.store, of_these, "", 0, digest, shown))

@@ -127,11 +127,10 @@ class PartTrainer:
         self.observer: Observer = (
             PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else Unobserved()
         )
-        rule = _told(optimizer, optimizer_params)
-        told = lambda forms: self._net.digest(forms, micro_batches) + rule  # noqa: E731
+        self._rule = _told(optimizer, optimizer_params)
         self._agreement: Agreement | None = None
         if self._links is not None:
-            self._agreement = Agreement(self._links, told)
+            self._agreement = Agreement(self._links, self._described)
             lifecycle.part_at_exit(self._links)
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
@@ -229,6 +228,10 @@ class PartTrainer:
             if self._parts_file:
                 self._tell_parts(batch)
         return self._forms[batch]
+
+    def _described(self, forms: Sequence[Form]) -> bytes:
+        """Return what is equal on all ranks of the worker, for a batch and outputs of these forms."""
+        return self._net.digest(forms, self._micro_batches) + self._rule
 
     def _agree(
         self, forms: Sequence[Form], values: Sequence[NDArray] = (), batch_size: int | None = None
