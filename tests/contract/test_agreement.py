@@ -22,6 +22,11 @@ OTHER_LABEL = [FORMS[0], Form((2,), "int32")]
 what_is_awaited = object()
 
 
+def describe(forms):
+    """As of a net that is equal on all ranks."""
+    return sha256(repr(forms).encode()).digest()
+
+
 class Links:
     """Those of a rank, to which rank 0 sends."""
 
@@ -48,8 +53,7 @@ class Links:
 def pair():
     """The agreements of two ranks, with equal nets."""
     sent = queue.Queue()
-    net = lambda forms: sha256(repr(forms).encode()).digest()  # noqa: E731
-    return [Agreement(Links(rank, sent), net) for rank in range(2)]
+    return [Agreement(Links(rank, sent), describe) for rank in range(2)]
 
 
 def begin(agreement, value=0.0, forms=FORMS, batch_size=None):

@@ -69,12 +69,14 @@ def test_a_link_that_is_cut_for_a_minute(managed, start, kind):
     hosts.check_nothing_left(but="slurmstepd: ")
 
 
-def test_a_launcher_that_is_stopped_for_a_minute(cluster, start):
+def test_a_launcher_that_is_stopped_until_its_ranks_have_gone(cluster, start):
     """The hosts' ranks save, though it does not tell them to; no host is blamed for its silence."""
     job = start(cluster, *JOBS["sync"], script=PUSHING, env=WITHOUT_MXNET)
-    job.pids(2)
+    pids = job.pids(2)
     job.signal("STOP")
-    time.sleep(40)
+    for rank, pid in pids.items():  # until it has ended
+        ended = cluster.run(f"node{rank}", ["timeout", "60", "tail", f"--pid={pid}", "-f", "/dev/null"])
+        assert ended.returncode == 0, job.said
     job.signal("CONT")
     assert job.end()[0] == 75, job.said
     assert all(f"client{rank}.0| SAVED {rank}" in job.said for rank in range(2)), job.said
