@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import select
 import signal
@@ -244,8 +243,14 @@ def test_a_launcher_that_was_stopped_knows_it():
 
 
 def test_who_was_not_stopped_knows_that():
-    """However long nothing has been ordered."""
-    assert Orders(io.BytesIO(), "h", 1000.0).stopped() == 0.0
+    """However long nothing has been ordered: then the agent is told that we are alive."""
+    reading, writing = os.pipe()
+    orders, alive = Orders(os.fdopen(writing, "wb"), "h", 0.5), m.encode(m.Alive())
+    with os.fdopen(reading, "rb") as told:
+        for _ in range(3):
+            assert told.read(len(alive)) == alive
+            assert orders.stopped() == 0.0
+        orders.put(None)
 
 
 def test_a_host_that_is_lost(host):
