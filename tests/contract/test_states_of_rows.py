@@ -11,6 +11,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState, states_to_mxnet  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -89,3 +90,12 @@ def test_files_have_the_states_of_all_keys_but_tables_on_the_servers(tmp_path, n
         assert {key: state.asnumpy().tolist() for key, state in saved.items()} == {"dense": [1, 1, 1]}
         store.load_optimizer_states(path)
         assert engine.wait_until_idle(60)
+
+
+def test_files_leave_out_keys_without_elements():
+    """MXNet makes no state for an array of which a length is 0, where that stands for one it does not know."""
+    states = {
+        "empty": KeyState(1, [np.empty(0, np.float32)], (0, 2), "float32"),
+        "full": KeyState(1, [np.ones(2, np.float32)], (1, 2), "float32"),
+    }
+    assert list(states_to_mxnet(mx.optimizer.create("adagrad"), states)) == ["full"]
