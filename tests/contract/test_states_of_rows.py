@@ -93,7 +93,7 @@ def test_files_have_the_states_of_all_keys_but_tables_on_the_servers(tmp_path, n
 
 
 def test_files_leave_out_keys_without_elements():
-    """MXNet makes no state for an array of which a length is 0, where that stands for one it does not know."""
+    """MXNet makes no state for an array with a length of 0, which stands for one that it does not know."""
     states = {
         "empty": KeyState(1, [np.empty(0, np.float32)], (0, 2), "float32"),
         "full": KeyState(1, [np.ones(2, np.float32)], (1, 2), "float32"),
