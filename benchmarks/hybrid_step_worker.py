@@ -21,10 +21,10 @@ import numpy as np
 from harness.hybrid_nets import Case, make
 from mxnet import gluon
 
-from kvstore_mpi.adapters.mxnet.message_costs import measure_link
-from kvstore_mpi.adapters.mxnet.own_worker import own_links
-from kvstore_mpi.adapters.mxnet.segment_run import Unobserved
-from kvstore_mpi.adapters.mxnet.segments import Form
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_links
+from kvstore_mpi.adapters.mxnet.parts.message_costs import measure_link
+from kvstore_mpi.adapters.mxnet.parts.segment_run import Unobserved
+from kvstore_mpi.adapters.mxnet.parts.segments import Form
 from kvstore_mpi.mxnet import PartTrainer
 from kvstore_mpi.planner.pipelines.timetable import Times, simulate
 from mpilaunch.rank.reporter import rank_and_size

@@ -222,7 +222,7 @@ def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> 
             f"{path} is a symbol, which needs mxnet, and that is not installed: pip install "
             "'kvstore_mpi[mxnet]', or give the JSON of a profile"
         )
-    from kvstore_mpi.adapters.mxnet.symbol_net import net_of_symbol  # noqa: PLC0415  it imports mxnet
+    from kvstore_mpi.adapters.mxnet.parts.symbol_net import net_of_symbol  # noqa: PLC0415  it imports mxnet
 
     return net_of_symbol(
         _text_of(path),

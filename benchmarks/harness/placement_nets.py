@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 
-from kvstore_mpi.adapters.mxnet.graph import graph_of
+from kvstore_mpi.adapters.mxnet.parts.graph import graph_of
 from kvstore_mpi.planner.cluster import Roofline
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ class HeldSteps:
             record
             for name, record in records.items()
             if name not in store.terms.unpushed
-            # What has no elements is not sent (``adapters/mxnet/exchange.py``).
+            # What has no elements is not sent (``adapters/mxnet/exchange/exchange.py``).
             and record.shard.hi > record.shard.lo
             and record.key_id > self._elsewhere.get((store.number, name), -1)
         ]

@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI
-from kvstore_mpi.adapters.mxnet.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.testing.adapter_contract import Turn, refused, run_alone
 from kvstore_mpi.testing.mxnet_contract import Check, OpenStore, expect

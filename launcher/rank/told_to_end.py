@@ -115,7 +115,7 @@ def _is_within(frame: FrameType | None, code: CodeType) -> bool:
 
 def give_up_waiting(reason: str = TOLD) -> None:
     """Free this rank, and those that wait for it, from what the job will not finish."""
-    interrupt = _loaded("kvstore_mpi.adapters.mxnet.lifecycle", "interrupt")
+    interrupt = _loaded("kvstore_mpi.adapters.mxnet.exchange.lifecycle", "interrupt")
     if interrupt is not None:
         interrupt(reason)
 

@@ -9,8 +9,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet.agreement import Agreement  # noqa: E402
-from kvstore_mpi.adapters.mxnet.segments import Form  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.agreement import Agreement  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.segments import Form  # noqa: E402
 from kvstore_mpi.errors import MismatchError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet

@@ -14,7 +14,8 @@ mx = pytest.importorskip("mxnet")
 from mxnet.gluon import nn  # noqa: E402
 from support.model_parts import loss_of, make_chain  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import decisions, pipeline  # noqa: E402
+from kvstore_mpi.adapters.mxnet import decisions  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts import pipeline  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.mxnet import PipelineTrainer  # noqa: E402
 from kvstore_mpi.planner.cluster import NO_LINK  # noqa: E402

@@ -10,7 +10,8 @@ mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
 from support.delayed_training import DELAY, LR, distance, train, trained_at_once  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import DelayedTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import DelayedTrainer, KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 

@@ -18,7 +18,8 @@ from support import elastic_training as training  # noqa: E402
 from support.elastic_oracles import ORACLE_CHECKS  # noqa: E402
 from support.exchange_job import start  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError  # noqa: E402
 from kvstore_mpi.esgd import DiLoCo, Elastic  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402

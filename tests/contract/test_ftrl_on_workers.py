@@ -13,7 +13,7 @@ mx = pytest.importorskip("mxnet")
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging  # noqa: E402
+from kvstore_mpi.adapters.mxnet.exchange.row_weights import SparseStaging  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

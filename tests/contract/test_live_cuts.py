@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
-from kvstore_mpi.adapters.mxnet.partitions import Cut
+from kvstore_mpi.adapters.mxnet.tables.live_cuts import LiveCuts
+from kvstore_mpi.adapters.mxnet.tables.partitions import Cut
 
 pytestmark = pytest.mark.mxnet
 

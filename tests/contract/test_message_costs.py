@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import message_costs
+from kvstore_mpi.adapters.mxnet.parts import message_costs
 
 pytestmark = pytest.mark.mxnet
 

@@ -7,8 +7,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet.arrays import classic  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_arrays import rows_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.arrays import classic  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import rows_of  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet

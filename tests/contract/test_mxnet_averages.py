@@ -9,7 +9,8 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, averaged, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, averaged  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402

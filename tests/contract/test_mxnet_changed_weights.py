@@ -8,7 +8,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_tables import TURNS  # noqa: E402
+from kvstore_mpi.adapters.mxnet.exchange.row_tables import TURNS  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

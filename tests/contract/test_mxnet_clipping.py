@@ -9,7 +9,9 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, live_cuts  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tables import live_cuts  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, UsageError  # noqa: E402
 from kvstore_mpi.hybrid import partitions  # noqa: E402
 from kvstore_mpi.records import name_of_table  # noqa: E402

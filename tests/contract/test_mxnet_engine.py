@@ -12,7 +12,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -193,7 +193,7 @@ def test_operations_that_could_be_left_out_run_like_others():
 URGENT_FIRST = """
 import threading
 import mxnet as mx
-from kvstore_mpi.adapters.mxnet import engine
+from kvstore_mpi.adapters.mxnet.bridge import engine
 
 go, busy, order = threading.Event(), threading.Event(), []
 arrays = [mx.nd.zeros((1,)) for _ in range(5)]

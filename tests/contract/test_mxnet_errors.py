@@ -13,8 +13,9 @@ mx = pytest.importorskip("mxnet")
 from support.held_arrays import held  # noqa: E402
 
 from kvstore_mpi import errors  # noqa: E402
-from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.mxnet_errors import in_mxnet  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import in_mxnet  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet

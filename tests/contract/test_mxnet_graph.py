@@ -9,7 +9,7 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.gluon import nn  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet.graph import graph_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.graph import graph_of  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.planner.cluster import Roofline, uniform  # noqa: E402
 from kvstore_mpi.planner.placement.place import place  # noqa: E402

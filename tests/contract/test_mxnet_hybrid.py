@@ -13,7 +13,7 @@ from mxnet import autograd, gluon  # noqa: E402
 from support.hybrid_jobs import hybrid_jobs, keys_on  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
-from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.server_updates import ServerUpdates  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.hybrid.density import WINDOW_STEPS  # noqa: E402
 

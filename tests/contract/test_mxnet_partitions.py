@@ -15,7 +15,8 @@ mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, live_cuts  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tables import live_cuts  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.hybrid import partitions  # noqa: E402
 

@@ -12,8 +12,8 @@ from mxnet.gluon import nn  # noqa: E402
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, distance, loss_of, make_chain, make_towers, train_alone  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet.part_costs import measure_parts  # noqa: E402
-from kvstore_mpi.adapters.mxnet.segments import Form, Net  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.part_costs import measure_parts  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.segments import Form, Net  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.mxnet import Part, PartTrainer, PipelineTrainer  # noqa: E402
 

@@ -8,7 +8,8 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters import in_place  # noqa: E402
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import D, V, sgd, sparse  # noqa: E402

@@ -11,7 +11,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, lifecycle  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.exchange import lifecycle  # noqa: E402
 from kvstore_mpi.errors import PeerLostError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 

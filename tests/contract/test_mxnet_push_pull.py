@@ -7,7 +7,8 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters import in_place  # noqa: E402
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import PeerLostError  # noqa: E402
 from kvstore_mpi.esgd import DCASGD, Elastic, StalenessAware  # noqa: E402
 

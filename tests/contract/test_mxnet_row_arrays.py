@@ -10,9 +10,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import engine, native, row_bytes  # noqa: E402
-from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows, PushedRows  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine, native, row_bytes  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.arrays import Staging  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import FetchedRows, PushedRows  # noqa: E402
 from kvstore_mpi.errors import MismatchError  # noqa: E402
 from kvstore_mpi.records import Rows  # noqa: E402
 

@@ -14,7 +14,8 @@ mx = pytest.importorskip("mxnet")
 
 from support.held_arrays import held  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, plan  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tables import plan  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import DCASGD, Elastic  # noqa: E402
 from kvstore_mpi.hybrid.cost import Pull  # noqa: E402

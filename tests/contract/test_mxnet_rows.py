@@ -11,8 +11,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import FetchedRows  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS, async_checks  # noqa: E402

@@ -11,8 +11,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
-from kvstore_mpi.adapters.mxnet.rows_behind import rows_behind  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import FetchedRows  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.rows_behind import rows_behind  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import sgd  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -21,7 +21,7 @@ from support.optimizer_parties import (  # noqa: E402
     train,
 )
 
-from kvstore_mpi.adapters.mxnet.optimizer_states import (  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.optimizer_states import (  # noqa: E402
     counts_from_mxnet,
     counts_to_mxnet,
     states_from_mxnet,

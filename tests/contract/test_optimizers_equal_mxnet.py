@@ -21,9 +21,9 @@ from support.optimizer_parties import (  # noqa: E402
 )
 
 from kvstore_mpi.adapters.hyper_watch import HyperWatch  # noqa: E402
-from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper, hyper_from_optimizer  # noqa: E402
-from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer  # noqa: E402
-from kvstore_mpi.adapters.mxnet.optimizer_states import states_from_mxnet  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.hyper_parameters import MXNetHyper, hyper_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.optimizer_spec import spec_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.optimizer_states import states_from_mxnet  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
 from kvstore_mpi.server_optimizers import RULES, OptimizerSpec, build, hyper_for, terms_of  # noqa: E402
 

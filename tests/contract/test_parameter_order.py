@@ -10,8 +10,9 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.parameter_order import normalised  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.parameter_order import normalised  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import Lion  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402

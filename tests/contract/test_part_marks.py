@@ -12,8 +12,8 @@ mx = pytest.importorskip("mxnet")
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, STEPS, loss_of, make_towers  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet.engine import push_async, wait_until_idle  # noqa: E402
-from kvstore_mpi.adapters.mxnet.part_marks import PartMarks  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.engine import push_async, wait_until_idle  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.part_marks import PartMarks  # noqa: E402
 from kvstore_mpi.mxnet import PartTrainer  # noqa: E402
 from kvstore_mpi.planner.pipelines.schedules import Action  # noqa: E402
 from kvstore_mpi.records import NodeId, Role  # noqa: E402

@@ -12,8 +12,10 @@ mx = pytest.importorskip("mxnet")
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, STEPS, distance, loss_of, make_chain  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, part_trainer  # noqa: E402
-from kvstore_mpi.adapters.mxnet.segment_run import Unobserved  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts import part_trainer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.segment_run import Unobserved  # noqa: E402
 from kvstore_mpi.mxnet import PipelineTrainer  # noqa: E402
 from kvstore_mpi.planner.pipelines.schedules import one_f_one_b  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402

@@ -11,7 +11,7 @@ mx = pytest.importorskip("mxnet")
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, distance, loss_of, make_chain, make_towers, train_alone  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import part_trainer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts import part_trainer  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.mxnet import PartTrainer, PipelineTrainer  # noqa: E402
 from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Cut, read_parts  # noqa: E402

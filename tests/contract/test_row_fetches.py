@@ -7,8 +7,10 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, row_fetches  # noqa: E402
-from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import FetchedRows  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tables import row_fetches  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import D, V, sgd, sparse  # noqa: E402
 

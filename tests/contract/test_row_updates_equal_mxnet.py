@@ -10,7 +10,7 @@ mx = pytest.importorskip("mxnet")
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
-from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.optimizer_spec import spec_from_optimizer  # noqa: E402
 from kvstore_mpi.server_optimizers import (  # noqa: E402  after the check for mxnet
     build_for_rows,
     hyper_for,

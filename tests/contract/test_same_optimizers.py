@@ -12,8 +12,9 @@ mx = pytest.importorskip("mxnet")
 from mxnet.contrib.svrg_optimization import svrg_optimizer  # noqa: E402
 from support.hybrid_jobs import keys_on  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.same_optimizers import is_compared  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.same_optimizers import is_compared  # noqa: E402
 from kvstore_mpi.errors import MismatchError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import Lion  # noqa: E402

@@ -10,8 +10,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState, states_to_mxnet  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.optimizer_states import KeyState, states_to_mxnet  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 

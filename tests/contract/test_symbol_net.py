@@ -9,10 +9,10 @@ mx = pytest.importorskip("mxnet")
 from mxnet.gluon import nn  # noqa: E402
 from mxnet.gluon.model_zoo import vision  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of  # noqa: E402
-from kvstore_mpi.adapters.mxnet.part_costs import structure_of  # noqa: E402
-from kvstore_mpi.adapters.mxnet.segments import Net  # noqa: E402
-from kvstore_mpi.adapters.mxnet.symbol_net import net_of_symbol  # noqa: E402
+from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import shape_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.part_costs import structure_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.segments import Net  # noqa: E402
+from kvstore_mpi.adapters.mxnet.parts.symbol_net import net_of_symbol  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError  # noqa: E402
 from kvstore_mpi.mxnet import parts_of  # noqa: E402
 from kvstore_mpi.planner import Roofline  # noqa: E402

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from kvstore_mpi.adapters.mxnet.tensors import tensor_of
+from kvstore_mpi.adapters.mxnet.bridge.tensors import tensor_of
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup

@@ -11,8 +11,9 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.hyper_watch import HyperWatch  # noqa: E402
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.hyper_parameters import MXNetHyper  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import Lion, schedule  # noqa: E402

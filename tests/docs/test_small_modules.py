@@ -18,7 +18,7 @@ FULL = "a responsibility of its own, and its user is as long as a file may be"
 
 REASONS = {
     STARTED: (
-        *("kvstore_mpi.mxnet", "kvstore_mpi.adapters.mxnet.tensors"),
+        *("kvstore_mpi.mxnet", "kvstore_mpi.adapters.mxnet.bridge.tensors"),
         *("kvstore_mpi.planner.placement.trace", "mpilaunch.library_runner"),
         *("mpilaunch.rank.exec_rank", "mpilaunch.seeing.inspect_job"),
     ),
@@ -33,7 +33,7 @@ REASONS = {
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.plan_picture"),
         *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
-        "kvstore_mpi.adapters.mxnet.counts_before",
+        "kvstore_mpi.adapters.mxnet.exchange.counts_before",
     ),
     FULL: (
         *("kvstore_mpi.server.kept_copies", "kvstore_mpi.transport.refusals"),

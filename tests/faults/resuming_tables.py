@@ -9,7 +9,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet import live_cuts
+from kvstore_mpi.adapters.mxnet.tables import live_cuts
 from kvstore_mpi.hybrid import partitions
 
 SHAPE = (23, 2)

@@ -15,11 +15,12 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, native  # noqa: E402
-from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
-from kvstore_mpi.adapters.mxnet.devices import DeviceTensors  # noqa: E402
-from kvstore_mpi.adapters.mxnet.pinned_memory import CudaRuntime  # noqa: E402
-from kvstore_mpi.adapters.mxnet.tensors import tensor_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine, native  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.arrays import Staging  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.devices import DeviceTensors  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.pinned_memory import CudaRuntime  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError  # noqa: E402
 from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup, local_groups  # noqa: E402

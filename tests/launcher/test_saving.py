@@ -55,7 +55,7 @@ def test_a_rank_is_freed_from_a_native_wait(launch, script):
     body = f"""{NATIVE_WAIT}
 import types
 adapter = types.SimpleNamespace(interrupt=lambda reason: print("gives up:", reason))
-sys.modules["kvstore_mpi.adapters.mxnet.lifecycle"] = adapter
+sys.modules["kvstore_mpi.adapters.mxnet.exchange.lifecycle"] = adapter
 try:
     wait_natively()
 finally:
@@ -241,7 +241,7 @@ def test_a_rank_that_is_told_while_it_imports_the_library_ends_in_order(launch, 
     """Modules that are still being imported are known already, and have nothing in them yet."""
     body = f"""
 import types
-for name in ("kvstore_mpi.node", "kvstore_mpi.adapters.mxnet.lifecycle"):
+for name in ("kvstore_mpi.node", "kvstore_mpi.adapters.mxnet.exchange.lifecycle"):
     sys.modules[name] = types.ModuleType(name)
 {WAIT}"""
     job = launch(*JOB, script(body, join=False))

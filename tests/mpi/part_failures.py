@@ -17,8 +17,8 @@ from support import model_parts
 from support.model_parts import OPTIONS, loss_of, make_chain
 
 from kvstore_mpi import node
-from kvstore_mpi.adapters.mxnet import message_costs
-from kvstore_mpi.adapters.mxnet.segment_run import Unobserved
+from kvstore_mpi.adapters.mxnet.parts import message_costs
+from kvstore_mpi.adapters.mxnet.parts.segment_run import Unobserved
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.mxnet import PipelineTrainer
 

@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "a resumed job may update what servers have updated",
-        "kvstore_mpi/adapters/mxnet/counts_before.py",
+        "kvstore_mpi/adapters/mxnet/exchange/counts_before.py",
         "        if (count := self.of(key)) and ",
         "        if (count := self.of(key)) > 10 and ",
         ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),

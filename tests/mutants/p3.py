@@ -200,14 +200,14 @@ MUTANTS = [
     ),
     Mutant(
         "rows are asked for in the order of the calls",
-        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "kvstore_mpi/adapters/mxnet/tables/row_fetches.py",
         "        return lambda done: self._worker.pull_rows(store, key, priority, done, out, ids, **how)",
         "        return lambda done: self._worker.pull_rows(store, key, 0, done, out, ids, **how)",
         ("contract/test_mxnet_priorities.py",),
     ),
     Mutant(
         "a row push is as urgent as any other for MXNet's engine",
-        "kvstore_mpi/adapters/mxnet/rows.py",
+        "kvstore_mpi/adapters/mxnet/tables/rows.py",
         "start, mutable=[table.array], const=pushed.arrays, priority=priority)",
         "start, mutable=[table.array], const=pushed.arrays)",
         ("contract/test_mxnet_priorities.py",),

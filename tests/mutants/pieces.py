@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "times of steps are overwritten when their key comes into being",
-        "kvstore_mpi/adapters/mxnet/live_cuts.py",
+        "kvstore_mpi/adapters/mxnet/tables/live_cuts.py",
         "self._created.add_done_callback(lambda result: self._add_up(result.result(), done))",
         "self._add_up(None, done)",
         ("contract/test_mxnet_partitions.py",),

@@ -242,7 +242,7 @@ MUTANTS = [
     ),
     Mutant(
         "two uses of a layer have one name",
-        "kvstore_mpi/adapters/mxnet/graph.py",
+        "kvstore_mpi/adapters/mxnet/parts/graph.py",
         'f"{name}#{uses[name]}" if uses[name] > 1 else name',
         "name",
         _GRAPH,

@@ -202,14 +202,14 @@ MUTANTS = [
     ),
     Mutant(
         "the kernel of a convolution is not counted",
-        "kvstore_mpi/adapters/mxnet/op_costs.py",
+        "kvstore_mpi/adapters/mxnet/parts/op_costs.py",
         'return 2.0 * result * channels * math.prod(_tuple(attributes["kernel"]))',
         "return 2.0 * result * channels",
         _SYMBOL,
     ),
     Mutant(
         "an activation is no part of the layer before it",
-        "kvstore_mpi/adapters/mxnet/symbol_net.py",
+        "kvstore_mpi/adapters/mxnet/parts/symbol_net.py",
         "if own and pending:",
         "if pending:",
         _SYMBOL,

@@ -9,7 +9,7 @@ _GIVEN = ("unit/test_given_values.py",)
 _STORE = ("contract/test_mxnet_push_pull.py",)
 _JOBS = ("scenarios/test_push_then_pull.py",)
 _PURE = "kvstore_mpi/adapters/pushed_values.py"
-_EXCHANGE = "kvstore_mpi/adapters/mxnet/exchange.py"
+_EXCHANGE = "kvstore_mpi/adapters/mxnet/exchange/exchange.py"
 _WORKER = "kvstore_mpi/worker/"
 
 MUTANTS = [
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         "rules that look at what workers have seen are not asked",
-        "kvstore_mpi/adapters/mxnet/server_updates.py",
+        "kvstore_mpi/adapters/mxnet/updates/server_updates.py",
         "        self.notes_values = params or terms.bases or terms.staleness",
         "        self.notes_values = params",
         _STORE,

@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was fetched ahead makes a lookup wait for other ranks",
-        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "kvstore_mpi/adapters/mxnet/tables/row_fetches.py",
         "        together = self._worker.unites_lookups and not found.is_ahead",
         "        together = self._worker.unites_lookups",
         ("contract/test_row_fetches.py",),
@@ -82,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rank that needs no row is not there",
-        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "kvstore_mpi/adapters/mxnet/tables/row_fetches.py",
         "        if found.others.size or together:",
         "        if found.others.size:",
         ("contract/test_row_fetches.py",),
@@ -250,21 +250,21 @@ MUTANTS = [
     ),
     Mutant(
         "few rows that have come are not written",
-        "kvstore_mpi/adapters/mxnet/exchange.py",
+        "kvstore_mpi/adapters/mxnet/exchange/exchange.py",
         "                action()",
         "                pass",
         ("contract/test_row_fetches.py",),
     ),
     Mutant(
         "a row that is asked for twice comes twice",
-        "kvstore_mpi/adapters/mxnet/row_arrays.py",
+        "kvstore_mpi/adapters/mxnet/bridge/row_arrays.py",
         "    if not (numbers[:-1] < numbers[1:]).all():  # a sort gives up the interpreter's lock",
         "    if not (numbers[:-1] <= numbers[1:]).all():",
         ("contract/test_row_fetches.py",),
     ),
     Mutant(
         "numbers of rows are read before they are there",
-        "kvstore_mpi/adapters/mxnet/native.py",
+        "kvstore_mpi/adapters/mxnet/bridge/native.py",
         "    check_call(_LIB.MXNDArrayWaitToRead(array.handle))",
         "    check_call(0)",
         ("contract/test_mxnet_row_arrays.py",),

@@ -267,7 +267,7 @@ MUTANTS = [
     ),
     Mutant(
         "multipliers are not compared",
-        "kvstore_mpi/adapters/mxnet/same_optimizers.py",
+        "kvstore_mpi/adapters/mxnet/updates/same_optimizers.py",
         "multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]",
         "multipliers = []",
         ("contract/test_same_optimizers.py",),

@@ -9,7 +9,7 @@ import contextlib
 import queue
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.adapters.mxnet import engine
+from kvstore_mpi.adapters.mxnet.bridge import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.adapters.mxnet import engine
+from kvstore_mpi.adapters.mxnet.bridge import engine
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
-from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState
+from kvstore_mpi.adapters.mxnet.updates.optimizer_spec import spec_from_optimizer
+from kvstore_mpi.adapters.mxnet.updates.optimizer_states import KeyState
 from kvstore_mpi.server_optimizers import OptimizerSpec, build, hyper_for
 
 if TYPE_CHECKING:

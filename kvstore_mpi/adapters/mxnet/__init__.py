@@ -10,11 +10,11 @@ from kvstore_mpi.adapters.mxnet.client_store import ClientStore
 from kvstore_mpi.adapters.mxnet.delayed import DelayedTrainer
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
-from kvstore_mpi.adapters.mxnet.operation_parts import parts_of
 from kvstore_mpi.adapters.mxnet.parallel import parallel, take_up
-from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer
-from kvstore_mpi.adapters.mxnet.pipeline import PipelineTrainer
-from kvstore_mpi.adapters.mxnet.segments import Part
+from kvstore_mpi.adapters.mxnet.parts.operation_parts import parts_of
+from kvstore_mpi.adapters.mxnet.parts.part_trainer import PartTrainer
+from kvstore_mpi.adapters.mxnet.parts.pipeline import PipelineTrainer
+from kvstore_mpi.adapters.mxnet.parts.segments import Part
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.adapters.mxnet.table_embedding import TableEmbedding
 

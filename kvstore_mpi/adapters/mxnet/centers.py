@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet import native
-from kvstore_mpi.adapters.mxnet.arrays import classic, copy_to
+from kvstore_mpi.adapters.mxnet.bridge import native
+from kvstore_mpi.adapters.mxnet.bridge.arrays import classic, copy_to
 from kvstore_mpi.adapters.timetable import Timetable
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.server_optimizers import terms_of

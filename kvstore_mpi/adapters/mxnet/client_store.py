@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.errors import UnsupportedError
 

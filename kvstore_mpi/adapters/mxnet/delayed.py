@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.epoch_report import asked_delay
 from kvstore_mpi.errors import UnsupportedError, UsageError
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.centers import Centers
-from kvstore_mpi.adapters.mxnet.gluon_parameters import is_sparse
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.optimizer_states import master_of
+from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import is_sparse
+from kvstore_mpi.adapters.mxnet.updates.optimizer_states import master_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import Elastic
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.errors import UsageError
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.bridge import native
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:

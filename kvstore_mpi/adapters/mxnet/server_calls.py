@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from kvstore_mpi.adapters.mxnet import engine
-from kvstore_mpi.adapters.mxnet.arguments import group
 from kvstore_mpi.adapters.mxnet.averages import average_of, has_average
-from kvstore_mpi.adapters.mxnet.calls import checked
+from kvstore_mpi.adapters.mxnet.bridge import engine
+from kvstore_mpi.adapters.mxnet.bridge.arguments import group
+from kvstore_mpi.adapters.mxnet.exchange.calls import checked
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers import decay_of
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from kvstore_mpi.adapters.mxnet.exchange import Exchange
-    from kvstore_mpi.adapters.mxnet.rows import RowKeys
-    from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
+    from kvstore_mpi.adapters.mxnet.updates.updates import Updates
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
 

@@ -1,7 +1,7 @@
 """MXNet's KVStore interface over MPI clients and parameter servers.
 
-It brings the callers' many forms to one and says what each call means; the work is in ``exchange.py`` and
-``updates.py``. This file must not know how anything travels.
+It brings the callers' many forms to one and says what each call means; the work is in ``exchange``,
+``updates`` and ``tables``. This file must not know how anything travels.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, check_call
 
-from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
-from kvstore_mpi.adapters.mxnet.arguments import group
-from kvstore_mpi.adapters.mxnet.arrays import check_kinds, dense_ones
-from kvstore_mpi.adapters.mxnet.calls import checked
-from kvstore_mpi.adapters.mxnet.exchange import Exchange
-from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
-from kvstore_mpi.adapters.mxnet.key_routes import routes_of
-from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.own_worker import own_worker
-from kvstore_mpi.adapters.mxnet.plan import plan_of
-from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
-from kvstore_mpi.adapters.mxnet.row_weights import make_states_dense
-from kvstore_mpi.adapters.mxnet.rows import RowKeys
+from kvstore_mpi.adapters.mxnet import parameters
+from kvstore_mpi.adapters.mxnet.bridge import engine, native
+from kvstore_mpi.adapters.mxnet.bridge.arguments import group
+from kvstore_mpi.adapters.mxnet.bridge.arrays import check_kinds, dense_ones
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.exchange import lifecycle
+from kvstore_mpi.adapters.mxnet.exchange.calls import checked
+from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
+from kvstore_mpi.adapters.mxnet.exchange.key_routes import routes_of
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.exchange.row_weights import make_states_dense
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
-from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
-from kvstore_mpi.adapters.mxnet.state_files import read_states, with_rows
+from kvstore_mpi.adapters.mxnet.tables.plan import plan_of
+from kvstore_mpi.adapters.mxnet.tables.row_calls import RowCalls
+from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
-from kvstore_mpi.adapters.mxnet.updates import compression_of
+from kvstore_mpi.adapters.mxnet.updates.hybrid_updates import HybridUpdates
+from kvstore_mpi.adapters.mxnet.updates.local_updates import LocalUpdates
+from kvstore_mpi.adapters.mxnet.updates.server_updates import ServerUpdates
+from kvstore_mpi.adapters.mxnet.updates.state_files import read_states, with_rows
+from kvstore_mpi.adapters.mxnet.updates.updates import compression_of
 from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.client_store import ClientStore
-    from kvstore_mpi.adapters.mxnet.key_routes import KeyRoutes
-    from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.adapters.mxnet.exchange.key_routes import KeyRoutes
+    from kvstore_mpi.adapters.mxnet.updates.updates import Updates
     from kvstore_mpi.hybrid.plan import Plan
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
@@ -340,10 +342,9 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         updater = self._states_owner("save")
         data = updater.get_states(dump_optimizer)
         sparse = {key: staging for key, staging in self._exchange.stagings.items() if staging.is_sparse}
-        is_mxnets = isinstance(getattr(updater, "optimizer", None), mx.optimizer.Optimizer)
-        Path(fname).write_bytes(
-            with_rows(data, updater.optimizer, sparse) if sparse and is_mxnets else data
-        )
+        if sparse and isinstance(getattr(updater, "optimizer", None), mx.optimizer.Optimizer):
+            data = with_rows(data, updater.optimizer, sparse)
+        Path(fname).write_bytes(data)
 
     @checked
     def load_optimizer_states(self, fname: str) -> None:

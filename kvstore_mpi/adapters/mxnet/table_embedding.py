@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
+from kvstore_mpi.adapters.mxnet.bridge.arrays import Staging, view_of
+from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.bridge.row_arrays import whole_numbers
 from kvstore_mpi.adapters.mxnet.embedding_arguments import (
     ANY_ID,
     check_batch_size,
@@ -24,10 +26,8 @@ from kvstore_mpi.adapters.mxnet.embedding_arguments import (
     check_table,
     whole,
 )
-from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.partitions import Cut, without_search
-from kvstore_mpi.adapters.mxnet.row_arrays import whole_numbers
-from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
+from kvstore_mpi.adapters.mxnet.tables.partitions import Cut, without_search
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Growth, Retention, RowInit, Rows
 from kvstore_mpi.values.row_cache import RowCache
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
-    from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.adapters.mxnet.updates.updates import Updates
     from kvstore_mpi.interfaces import Done
     from kvstore_mpi.records import Key
     from kvstore_mpi.rows_interface import RowsWorker

@@ -1,0 +1,1 @@
+"""Keys of which only rows travel: lookups, pieces, and where the tables are."""

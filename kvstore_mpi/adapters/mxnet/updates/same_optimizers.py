@@ -1,0 +1,97 @@
+"""Whether all workers update with the same numbers, where each goes by an optimizer of its own.
+
+From the same sums they would otherwise make different weights, and nobody would be told: a learning rate
+that one of them has alone, or a batch size where the last batch is smaller on some. Each notes its numbers
+in every step, and now and then tells the coordinator a digest of all of them, which nothing waits for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.adapters.mxnet.updates.hyper_parameters import MXNetHyper
+from kvstore_mpi.adapters.mxnet.updates.optimizer_spec import static_attributes
+from kvstore_mpi.errors import UnsupportedError
+from kvstore_mpi.records import OptimizerNumbers
+
+if TYPE_CHECKING:
+    from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
+    from kvstore_mpi.records import Key
+
+_INTERVAL = 64
+"""Steps; the first ones are compared more often, since what is wrong in the script is wrong in those."""
+
+
+def is_compared(step: int) -> bool:
+    """Return whether numbers are compared after a step: 1, 2, 4, ... and then at each interval."""
+    return step & (step - 1) == 0 if step < _INTERVAL else step % _INTERVAL == 0
+
+
+class SameOptimizers:
+    """What is noted of one optimizer of one store.
+
+    Attributes:
+        optimizer: This worker's.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any, given: int) -> None:
+        """Start with nothing noted of an optimizer, the ``given``-th of the store."""
+        self.optimizer = optimizer
+        self._exchange = exchange
+        self._given = given
+        self._begin = int(optimizer.num_update)
+        self._reader = MXNetHyper(optimizer, _static(optimizer))
+        self._counts: dict[Key, int] = {}  # of pushes
+        self._keys: list[Key] = []  # of the first step
+        self._steps = 0
+        self._noted: tuple[Any, ...] = ()
+        self._digest = zlib.crc32(type(optimizer).__name__.encode())
+
+    def before_push(self, key: Key) -> None:
+        """Note the numbers once in each step, and tell them in some.
+
+        A step begins with the first push of a key that has more than any had before, whichever it is:
+        workers may push in different orders, and a layer may be frozen later.
+        """
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count <= max(1, self._steps):
+            return
+        if not self._keys:  # which keys the first step has is known when the second one begins
+            self._keys = sorted(self._counts, key=str)
+            self._note()
+        self._note()
+
+    def _note(self) -> None:
+        self._steps += 1
+        # At this step, as others may have made an update of it before they come to this key.
+        numbers = self._reader.common(self._begin + self._steps)
+        if numbers != self._noted:
+            self._noted = numbers
+            self._digest = zlib.crc32(repr((self._steps, numbers)).encode(), self._digest)
+        if is_compared(self._steps):
+            # Not in each step: there is one of each key.
+            multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]
+            self._digest = zlib.crc32(repr(multipliers).encode(), self._digest)
+            self._tell()
+
+    def _tell(self) -> None:
+        optimizer = self.optimizer
+        shown = {
+            "learning rate": optimizer.learning_rate,
+            "wd": optimizer.wd,
+            "rescale_grad": optimizer.rescale_grad,
+        }
+        numbers = {name: float(value) for name, value in shown.items()}
+        exchange, key = self._exchange, self._keys[0]
+        exchange.worker.tell_numbers(
+            OptimizerNumbers(exchange.store, self._given, key, self._steps, self._digest, numbers)
+        )
+
+
+def _static(optimizer: Any) -> list[str]:
+    """Return the attributes beside those that all optimizers have; of an optimizer of the user's none."""
+    try:
+        return [name for name in static_attributes(optimizer) if hasattr(optimizer, name)]
+    except UnsupportedError:
+        return []  # what they mean is not known here: a number of its own may be as it should be
