@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpilaunch.library import launch
-    from mpilaunch.result import Result
+    from mpilaunch.outcome.result import Result
 
 __all__ = ["Result", "launch"]
 
@@ -45,6 +45,7 @@ def __getattr__(name: str) -> Any:
     """Load what users of the library need when they ask for it: every rank imports this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mpilaunch import library, result  # noqa: PLC0415
+    from mpilaunch import library  # noqa: PLC0415
+    from mpilaunch.outcome import result  # noqa: PLC0415
 
     return {"launch": library.launch, "Result": result.Result}[name]

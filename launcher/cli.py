@@ -41,13 +41,13 @@ from mpilaunch.jobspec import (
 from mpilaunch.leaders import with_leaders
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
+from mpilaunch.outcome.report import describe
+from mpilaunch.outcome.result import Result
 from mpilaunch.outlet import Outlets
 from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan
-from mpilaunch.planned import check_hosts, with_plan
+from mpilaunch.planning.planned import check_hosts, with_plan
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
-from mpilaunch.report import describe
-from mpilaunch.result import Result
-from mpilaunch.script import PRIVATE, render
+from mpilaunch.rendering.script import PRIVATE, render
 from mpilaunch.seeing.endpoint import serve
 from mpilaunch.seeing.observer import Observer
 from mpilaunch.slices import with_slices

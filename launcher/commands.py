@@ -19,10 +19,10 @@ COMMANDS: Mapping[str, str] = {
     "compare": "mpilaunch.seeing.compare",
     "doctor": "mpilaunch.doctor",
     "inspect": "mpilaunch.seeing.inspect_job",
-    "measure-epochs": "mpilaunch.measure_epochs",
-    "measure-links": "mpilaunch.measure_links",
-    "plan": "mpilaunch.plan_command",
-    "render": "mpilaunch.render",
+    "measure-epochs": "mpilaunch.planning.measure_epochs",
+    "measure-links": "mpilaunch.planning.measure_links",
+    "plan": "mpilaunch.planning.plan_command",
+    "render": "mpilaunch.rendering.render",
     "top": "mpilaunch.seeing.top",
 }
 """The module of each command, with ``run(arguments, out) -> exit code``, which raises ``KVStoreError``."""

@@ -14,14 +14,15 @@ import sys
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from mpilaunch import jobfile, result
+from mpilaunch import jobfile
 from mpilaunch.inputs import read_text
 from mpilaunch.mpi import PYTHON
+from mpilaunch.outcome import result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpilaunch.result import Result
+    from mpilaunch.outcome.result import Result
 
 SOURCE = "launch()"
 """Where options come from, for errors."""

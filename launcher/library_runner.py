@@ -19,7 +19,7 @@ from mpilaunch.jobfile import understand
 from mpilaunch.jobspec import Target
 from mpilaunch.library import SOURCE
 from mpilaunch.options import make_parser
-from mpilaunch.result import Result, write
+from mpilaunch.outcome.result import Result, write
 
 
 def main() -> int:

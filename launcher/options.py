@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.settings import Source, read_value, settings_of, value_error
-from mpilaunch.exit_codes import MEANINGS
 from mpilaunch.jobfile import NO_FILE, JobFile
 from mpilaunch.jobspec import JobSpec, Target
+from mpilaunch.outcome.exit_codes import MEANINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

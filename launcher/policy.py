@@ -17,8 +17,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError, LeaseExpiredError
-from mpilaunch.client_deadlines import ClientDeadlines
-from mpilaunch.client_exit import ClientExit
 from mpilaunch.events import (
     Began,
     Exited,
@@ -34,8 +32,10 @@ from mpilaunch.events import (
     Start,
     Tell,
 )
-from mpilaunch.exit_codes import STAY_WRONG
-from mpilaunch.root_cause import (
+from mpilaunch.outcome.client_deadlines import ClientDeadlines
+from mpilaunch.outcome.client_exit import ClientExit
+from mpilaunch.outcome.exit_codes import STAY_WRONG
+from mpilaunch.outcome.root_cause import (
     SAVED,
     Failure,
     Reason,

@@ -37,21 +37,21 @@ from mpilaunch.events import (
     Tick,
 )
 from mpilaunch.mpi import rank_codes
+from mpilaunch.outcome.root_cause import NO_RESOURCES
 from mpilaunch.places import Places
 from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched, shape_of
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer, Lines
 from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named
-from mpilaunch.root_cause import NO_RESOURCES
 from mpilaunch.running_ranks import RunningRanks, Watched
 from mpilaunch.signals import SIGNALS, as_bytes, is_ignored
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
     from mpilaunch.hosts.interface import Ended, Host
+    from mpilaunch.outcome.root_cause import Verdict
     from mpilaunch.plan import Plan
     from mpilaunch.printer import Printer
-    from mpilaunch.root_cause import Verdict
     from mpilaunch.seeing.observer import Observer
 
 READ_BYTES = 64 * 1024

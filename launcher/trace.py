@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.tracing.verdict import Summary
     from mpilaunch.hosts.interface import Host
     from mpilaunch.jobspec import JobSpec
-    from mpilaunch.root_cause import Restart
+    from mpilaunch.outcome.root_cause import Restart
 
 PARTS = "trace"
 """Name of the folder in the private directory."""

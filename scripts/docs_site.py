@@ -16,8 +16,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from kvstore_mpi import errors
-from mpilaunch.exit_codes import MEANINGS, REMEDIES
-from mpilaunch.root_cause import describe_code
+from mpilaunch.outcome.exit_codes import MEANINGS, REMEDIES
+from mpilaunch.outcome.root_cause import describe_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changel
 
 API = (
     ("In a training script", ("kvstore_mpi", "kvstore_mpi.mxnet")),
-    ("Starting jobs", ("mpilaunch.library", "mpilaunch.result", "mpilaunch.root_cause")),
+    ("Starting jobs", ("mpilaunch.library", "mpilaunch.outcome.result", "mpilaunch.outcome.root_cause")),
     ("For adapters of other frameworks", ("kvstore_mpi.interfaces", "kvstore_mpi.rows_interface")),
     ("Errors", ("kvstore_mpi.errors",)),
 )

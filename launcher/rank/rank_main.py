@@ -39,13 +39,13 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, Told
 from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
+from mpilaunch.outcome.root_cause import NO_STORE, SAVED
 from mpilaunch.rank import guard
 from mpilaunch.rank.last_words import flush, say, text_of, user_traceback
 from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
 from mpilaunch.rank.told_to_end import ToldToEnd, existing_worker, give_up_waiting
-from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError
-from mpilaunch.root_cause import SAVED
+from mpilaunch.outcome.root_cause import SAVED
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

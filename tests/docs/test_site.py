@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore_mpi import errors
-from mpilaunch.exit_codes import MEANINGS, REMEDIES
 from mpilaunch.options import EPILOG
+from mpilaunch.outcome.exit_codes import MEANINGS, REMEDIES
 
 ROOT = Path(__file__).parents[2]
 

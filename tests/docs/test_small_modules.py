@@ -24,14 +24,18 @@ REASONS = {
     ),
     PURE: (
         *("kvstore_mpi.esgd.stagger", "kvstore_mpi.scheduler.barriers"),
-        *("kvstore_mpi.server.retired_keys", "kvstore_mpi.worker.step_norms", "mpilaunch.client_deadlines"),
+        *(
+            "kvstore_mpi.server.retired_keys",
+            "kvstore_mpi.worker.step_norms",
+            "mpilaunch.outcome.client_deadlines",
+        ),
         *("mpilaunch.seeing.inspection", "mpilaunch.hosts.lsf"),
         *("kvstore_mpi.adapters.mxnet.parameters", "mpilaunch.slices", "kvstore_mpi.transport.outgoing"),
     ),
     ADAPTERS: ("kvstore_mpi.adapters.collected_errors", "kvstore_mpi.adapters.in_place"),
     APART: (
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
-        *("mpilaunch.signals", "mpilaunch.plan_picture"),
+        *("mpilaunch.signals", "mpilaunch.planning.plan_picture"),
         *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
         "kvstore_mpi.adapters.mxnet.exchange.counts_before",
     ),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError, InternalError, UsageError
-from mpilaunch import Result, launch, result
-from mpilaunch.root_cause import Failure, Reason, Restart, Verdict
+from mpilaunch import Result, launch
+from mpilaunch.outcome import result
+from mpilaunch.outcome.root_cause import Failure, Reason, Restart, Verdict
 
 SCRIPTS = Path(__file__).parent / "scripts"
 JOINS = SCRIPTS / "joins.py"

@@ -108,7 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         "the advice is always that for the exit code",
-        "launcher/report.py",
+        "launcher/outcome/report.py",
         "    if failure.remedy:",
         "    if False:",
         ("unit/test_launcher_mpi.py",),

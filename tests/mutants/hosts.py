@@ -77,14 +77,14 @@ MUTANTS = [
     ),
     Mutant(
         "everybody in the pod reads the secret",
-        "launcher/rendered_mpijob.py",
+        "launcher/rendering/rendered_mpijob.py",
         '"defaultMode": 0o400',
         '"defaultMode": 0o444',
         _RENDER,
     ),
     Mutant(
         "a secret is written beside one that is there",
-        "launcher/render.py",
+        "launcher/rendering/render.py",
         "[] if name else [made_secret(job, make_secret())]",
         "[made_secret(job, make_secret())]",
         _RENDER,
@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "the script for sbatch does not resume",
-        "launcher/rendered_script.py",
+        "launcher/rendering/rendered_script.py",
         "start = f'{start} \"${{resume[@]}}\"'",
         "pass",
         _RENDER,

@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         "who has asked for a job hears of no mistake of his own",
-        "launcher/result.py",
+        "launcher/outcome/result.py",
         "_Error(type(outcome).__name__, str(outcome))",
         '_Error("InternalError", str(outcome))',
         ("launcher/test_library.py::test_a_result_travels_whole",),

@@ -132,21 +132,21 @@ MUTANTS = [
     ),
     Mutant(
         "a plan overrules the command line",
-        "launcher/planned.py",
+        "launcher/planning/planned.py",
         "elif name in said and said[name] != value:",
         "elif name in said and said[name] == value:",
         _LAUNCHER,
     ),
     Mutant(
         "a plan is run on more hosts than planned",
-        "launcher/planned.py",
+        "launcher/planning/planned.py",
         "if len(ranks) != needed or",
         "if len(ranks) < needed or",
         _LAUNCHER,
     ),
     Mutant(
         "a plan is run with more ranks on a host than planned",
-        "launcher/planned.py",
+        "launcher/planning/planned.py",
         "or max(ranks.values()) > most:",
         "or max(ranks.values()) > most + 1:",
         _LAUNCHER,
@@ -160,7 +160,7 @@ MUTANTS = [
     ),
     Mutant(
         "a script is measured with all cores",
-        "launcher/plan_command.py",
+        "launcher/planning/plan_command.py",
         "with_threads(spec, cores // cluster.num_each_host, os.environ)",
         "with_threads(spec, cores, os.environ)",
         _LAUNCHER,
@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     Mutant(
         "of a hybridized net everything hides",
-        "launcher/step_profile.py",
+        "launcher/planning/step_profile.py",
         "times[-1] += last",
         "times[0] += last",
         _LAUNCHER,
@@ -293,14 +293,14 @@ MUTANTS = [
     ),
     Mutant(
         "the picture of a plan is an empty frame",
-        "launcher/plan_picture.py",
+        "launcher/planning/plan_picture.py",
         "        figure.savefig(path, dpi=120)",
         "        Figure(figsize=(10, 4)).savefig(path, dpi=120)",
         _PICTURE,
     ),
     Mutant(
         "a picture that is asked for is not drawn",
-        "launcher/plan_command.py",
+        "launcher/planning/plan_command.py",
         "        draw(found, curve, options.picture)",
         "        pass",
         _PICTURE,
@@ -328,7 +328,7 @@ MUTANTS = [
     ),
     Mutant(
         "the command plans with as much effort as ever",
-        "launcher/plan_command.py",
+        "launcher/planning/plan_command.py",
         "options.devices, ways=options.ways, seconds=options.seconds",
         "options.devices, ways=options.ways",
         _LAUNCHER,
@@ -349,7 +349,7 @@ MUTANTS = [
     ),
     Mutant(
         "the command plans workers of any number of devices, whatever is asked for",
-        "launcher/plan_command.py",
+        "launcher/planning/plan_command.py",
         "options.devices, ways=options.ways, seconds=options.seconds",
         "options.devices, seconds=options.seconds",
         _LAUNCHER,

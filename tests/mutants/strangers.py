@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "an mpiexec that does not hear is never killed",
-        "launcher/client_deadlines.py",
+        "launcher/outcome/client_deadlines.py",
         "self._due[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)",
         "pass",
         _MPIEXEC,
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         "an mpiexec that was killed spoils what its ranks have done",
-        "launcher/client_exit.py",
+        "launcher/outcome/client_exit.py",
         "if self.finished and code in _MPIEXEC_LOST and not rank_codes:",
         "if False:",
         _MPIEXEC,

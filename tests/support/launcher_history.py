@@ -12,7 +12,7 @@ from mpilaunch.rank.record import ExitRecord, RankName
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Event
-    from mpilaunch.root_cause import Verdict
+    from mpilaunch.outcome.root_cause import Verdict
 
 USR1, TERM, KILL, INT = signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL, signal.SIGINT
 SHAPE = Shape(True, ("server0",), ("client0", "client1"), client_size=2, wrapped=True, host="here")

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from mpilaunch.client_exit import ClientExit
 from mpilaunch.events import Began
+from mpilaunch.outcome.client_exit import ClientExit
+from mpilaunch.outcome.root_cause import NO_RESOURCES, SAVED
 from mpilaunch.rank.record import ExitRecord, RankName
-from mpilaunch.root_cause import NO_RESOURCES, SAVED
 
 TERMINATED, KILLED = 128 + signal.SIGTERM, 128 + signal.SIGKILL
 

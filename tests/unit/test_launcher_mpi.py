@@ -6,12 +6,13 @@ import signal
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch import mpi, report
+from mpilaunch import mpi
 from mpilaunch.events import Limits
+from mpilaunch.outcome import report
+from mpilaunch.outcome.root_cause import Failure, Reason, Verdict, describe_code
 from mpilaunch.rank.rank_main import check_size
 from mpilaunch.rank.record import ExitRecord, RankName, record_name
 from mpilaunch.rank.reporter import Reporter, rank_and_size
-from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code
 
 
 @pytest.mark.parametrize(

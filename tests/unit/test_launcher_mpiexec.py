@@ -7,7 +7,7 @@ import math
 from support.launcher_history import KILL, TERM, History
 
 from mpilaunch.events import Exited, Send, Start
-from mpilaunch.root_cause import Reason
+from mpilaunch.outcome.root_cause import Reason
 from mpilaunch.stages import CLIENT_END_SECONDS, RANK_END_SECONDS, TERMINATE_SECONDS
 
 

@@ -7,8 +7,8 @@ import io
 import pytest
 
 from kvstore_mpi.errors import UsageError
-from mpilaunch import measure_epochs, measure_links, plan_command
 from mpilaunch.inputs import check_output, read_text
+from mpilaunch.planning import measure_epochs, measure_links, plan_command
 
 PLAN = ("--cluster", "nowhere.toml", "--epochs-curve", "nowhere.json", "net.json")
 EPOCHS = ("--batch", "8", "--target", "0.9", "train.py")

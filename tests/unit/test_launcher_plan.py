@@ -10,7 +10,7 @@ from kvstore_mpi.config import NodeConfig
 from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.mpi import FLAVOURS, PYTHON, Mpi
 from mpilaunch.plan import Paths, inherited, make_plan
-from mpilaunch.script import PRIVATE, render
+from mpilaunch.rendering.script import PRIVATE, render
 
 HYDRA, OPEN_MPI = FLAVOURS
 MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")

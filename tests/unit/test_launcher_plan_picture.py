@@ -14,8 +14,8 @@ from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, 
 from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.epochs import write_curve
 from kvstore_mpi.planner.net import write_net
-from mpilaunch import plan_command
-from mpilaunch.plan_picture import draw, lines_of
+from mpilaunch.planning import plan_command
+from mpilaunch.planning.plan_picture import draw, lines_of
 
 NET = Net("small", 64, 64_000, (NetLayer("dense", 400_000, 0.04, 0.08),))
 CLUSTER = Cluster(4, Link(1e8))

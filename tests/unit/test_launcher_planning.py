@@ -12,16 +12,9 @@ import pytest
 from msgspec.structs import replace as replace_fields
 from support.placement_twins import series_parallel
 
+from kvstore_mpi import epoch_report
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.epoch_report import (
-    Report,
-    Target,
-    asked_delay,
-    epochs_to_target,
-    read_reports,
-    report_epoch,
-    was_asked,
-)
+from kvstore_mpi.epoch_report import Report, Target, epochs_to_target, read_reports, report_epoch
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
@@ -33,11 +26,12 @@ from kvstore_mpi.planner.plan_file import write_plan
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing.events import Header, Span
 from kvstore_mpi.tracing.timeline import Operation, Timeline
-from mpilaunch import cli, measure_epochs, plan_command
+from mpilaunch import cli
 from mpilaunch.jobspec import Target as Command
 from mpilaunch.options import make_parser, split_command
-from mpilaunch.planned import check_hosts, with_plan
-from mpilaunch.step_profile import profile
+from mpilaunch.planning import measure_epochs, plan_command
+from mpilaunch.planning.planned import check_hosts, with_plan
+from mpilaunch.planning.step_profile import profile
 
 NET = Net(
     "small", 64, 64_000, (NetLayer("conv", 400_000, 0.03, 0.06), NetLayer("dense", 80_000, 0.01, 0.02))
@@ -323,9 +317,9 @@ def test_reports_are_counted_for_each_worker(tmp_path, monkeypatch):
     assert epochs_to_target(target, [*reports, Report(-1, 4, 0.9)]) == 4
     assert epochs_to_target(target, [*reports, Report(-1, 4, 0.8)]) is None
     assert epochs_to_target(target, []) is None
-    assert not was_asked(path)
-    assert asked_delay() == 1
-    assert was_asked(path)
+    assert not epoch_report.was_asked(path)
+    assert epoch_report.asked_delay() == 1
+    assert epoch_report.was_asked(path)
     assert Target(0.5, lower=True).is_reached(0.4)
     assert not Target(0.5, lower=True).is_reached(float("nan"))
 

@@ -20,8 +20,8 @@ from mpilaunch.events import (
     Tell,
     Tick,
 )
+from mpilaunch.outcome.root_cause import Reason
 from mpilaunch.rank.record import ExitRecord, RankName
-from mpilaunch.root_cause import Reason
 from mpilaunch.stages import KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
 
 

@@ -12,7 +12,7 @@ from support.mpijob_schema import MPIJOB
 
 from kvstore_mpi.errors import UsageError
 from mpilaunch.mpi import PYTHON
-from mpilaunch.render import run
+from mpilaunch.rendering.render import run
 
 yaml = pytest.importorskip("yaml", reason="the extra kubernetes installs it")
 jsonschema = pytest.importorskip("jsonschema", reason="the extra dev installs it")

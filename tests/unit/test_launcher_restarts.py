@@ -11,7 +11,7 @@ from mpilaunch.events import (
     Start,
     Tell,
 )
-from mpilaunch.root_cause import Reason
+from mpilaunch.outcome.root_cause import Reason
 
 
 def restarted(actions, name, incarnation):

@@ -8,7 +8,7 @@ import pytest
 from support.launcher_history import History
 
 from mpilaunch.events import Exited, Interrupted
-from mpilaunch.root_cause import Reason
+from mpilaunch.outcome.root_cause import Reason
 
 
 @pytest.mark.parametrize("name", ["scheduler", "server0"])

@@ -16,7 +16,7 @@ from kvstore_mpi.tracing.events import Done, Header, Ready
 from kvstore_mpi.tracing.parts import encode, write_part
 from kvstore_mpi.tracing.recorder import CAPACITY
 from mpilaunch.jobspec import JobSpec, Target
-from mpilaunch.root_cause import Restart
+from mpilaunch.outcome.root_cause import Restart
 from mpilaunch.trace import (
     finish_trace,
     gather,

@@ -17,8 +17,9 @@ from kvstore_mpi.planner import Cluster, Link
 from kvstore_mpi.planner.cluster import read_cluster, write_cluster
 from kvstore_mpi.planner.row_costs import loads_for, row_costs
 from kvstore_mpi.planner.sending import Way
-from mpilaunch import cli, measure_links
+from mpilaunch import cli
 from mpilaunch.jobspec import Target
+from mpilaunch.planning import measure_links
 
 
 def test_the_slowest_pair_of_a_kind_counts():

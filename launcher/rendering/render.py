@@ -16,8 +16,8 @@ from mpilaunch.job_secret import make_secret
 from mpilaunch.jobspec import Target
 from mpilaunch.mpi import PYTHON
 from mpilaunch.options import Parser, add_options, make_parser, spell, split_command
-from mpilaunch.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
-from mpilaunch.rendered_script import Job, sbatch_script
+from mpilaunch.rendering.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
+from mpilaunch.rendering.rendered_script import Job, sbatch_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

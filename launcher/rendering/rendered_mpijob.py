@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpilaunch.rendered_script import Job
+    from mpilaunch.rendering.rendered_script import Job
 
 MPIJOB_LIMITS = {
     "image": "with Python, kvstore_mpi, MPICH, your script and an sshd",

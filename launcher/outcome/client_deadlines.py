@@ -10,7 +10,7 @@ from mpilaunch.stages import CLIENT_END_SECONDS, RANK_END_SECONDS, TERMINATE_SEC
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpilaunch.client_exit import ClientExit
+    from mpilaunch.outcome.client_exit import ClientExit
 
 
 class ClientDeadlines:

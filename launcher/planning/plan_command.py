@@ -30,8 +30,8 @@ from mpilaunch import cli
 from mpilaunch.inputs import check_output
 from mpilaunch.jobspec import with_threads
 from mpilaunch.options import Parser, count, finite, split_command
-from mpilaunch.plan_picture import draw
-from mpilaunch.step_profile import profile
+from mpilaunch.planning.plan_picture import draw
+from mpilaunch.planning.step_profile import profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

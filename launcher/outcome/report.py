@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from mpilaunch.exit_codes import DEFECT, REMEDIES
-from mpilaunch.root_cause import (
+from mpilaunch.outcome.exit_codes import DEFECT, REMEDIES
+from mpilaunch.outcome.root_cause import (
     Failure,
     Reason,
     Verdict,

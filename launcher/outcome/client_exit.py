@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError, PeerError
 from mpilaunch.events import Began, Joins, Met
+from mpilaunch.outcome.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 from mpilaunch.rank.record import RankName, named
-from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvstore_mpi.errors import InternalError, KVStoreError, error_from_wire
-from mpilaunch.root_cause import Failure, Verdict, describe_code
+from mpilaunch.outcome.root_cause import Failure, Verdict, describe_code
 
 
 @dataclass(frozen=True)
