@@ -3,7 +3,8 @@
 Any thread begins them, and none of those waits in MPI, where no signal reaches it and no wait has a limit:
 two threads do, one for what is sent and one for what comes. So MPI must allow calls of several threads at a
 time. Between ranks of one host a bell says when a message has left, and MPI is asked for it only then
-(``bells.py``). This file must not know what the messages are.
+(``bells.py``); between those of several MPI itself brings the word that one has finished. This file must
+not know what the messages are.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,14 +27,21 @@ from kvstore_mpi.comm import waits
 from kvstore_mpi.errors import ConfigurationError, DeadlineError, KVStoreError, MismatchError, PeerLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kvstore_mpi.comm.bells import Bells
 
 Array = np.ndarray[Any, Any]
 
-_OWN_TAGS = 1
+_SHARED, _PARTING = -1, -2
+_OWN_TAGS = 2
 """Tags of this file's own messages, below those of its callers."""
+
+_LOOK_S = 1.0
+"""From one look at whether another rank has finished to the next, of who waits for it."""
+
+_LEAVE_S = 5.0
+"""For the word that this rank has finished to leave."""
 
 _FINISHED = "rank {} has finished; let all ranks of a worker make the same number of steps"
 
@@ -60,6 +70,7 @@ class Links:
         self._timeout = timeout
         self._sent = _Waiting("kvstore-sent", lambda request, _: request.Wait())
         self._bells = bells
+        self._partings = _Partings(comm) if bells is None else None
         take = partial(_receive, mpi, mpi.Status())
         self._received = _Waiting("kvstore-received", take) if bells is None else _Hearing(bells, take)
 
@@ -70,6 +81,8 @@ class Links:
         request = self._comm.Isend(data, peer, tag)
         if self._bells is not None:
             self._bells.ring(peer, tag)
+        if self._partings is not None:
+            self._partings.count(peer)
         return self._sent.put(request, array)
 
     def receive(self, array: Array, peer: int, tag: int) -> Future[None]:
@@ -94,7 +107,7 @@ class Links:
             PeerLostError: MPI says that it cannot come.
         """
         try:
-            future.result(self._timeout)
+            self._await(future)
         except FutureTimeoutError:
             raise DeadlineError(
                 f"rank {self.rank} of this worker has waited {self._timeout:g} s for {what()}: another of "
@@ -105,12 +118,30 @@ class Links:
         except Exception as error:
             raise PeerLostError(f"rank {self.rank} of this worker waits for {what()}: {error}") from error
 
+    def _await(self, future: Future[None]) -> None:
+        end = time.monotonic() + self._timeout
+        while self._partings is not None and end - time.monotonic() > _LOOK_S:
+            with suppress(FutureTimeoutError):
+                future.result(_LOOK_S)
+                return
+            self._look(self._partings)
+        future.result(max(0.0, end - time.monotonic()))
+
+    def _look(self, partings: _Partings) -> None:
+        """Raise an error if what this rank expects next would be sent by one that has finished."""
+        expected = self._received.expected
+        if expected is None:
+            return
+        # In this order: what is counted is done, so that what is not done then is none of it.
+        num_come = self._received.num_come[expected.peer]
+        if partings.has_sent_all(expected.peer, num_come) and not expected.future.done():
+            raise MismatchError(_FINISHED.format(expected.peer))
+
     def share(self, array: Array, root: int) -> list[Future[None]]:
         """Begin to give all ranks what one of them has, of a size that all know; all must call this."""
-        tag = -_OWN_TAGS
         if self.rank != root:
-            return [self.receive(array, root, tag)]
-        return [self.send(array, peer, tag) for peer in range(self.size) if peer != root]
+            return [self.receive(array, root, _SHARED)]
+        return [self.send(array, peer, _SHARED) for peer in range(self.size) if peer != root]
 
     def broadcast(self, data: bytes, root: int) -> bytes:
         """Return what one of the ranks gives; all must call this."""
@@ -130,9 +161,11 @@ class Links:
             self.wait(future, lambda: what)
 
     def part(self) -> None:
-        """Tell the others that this rank has finished, on one host: who waits for it then is told."""
+        """Tell the others that this rank has finished: who waits for it then is told."""
         if self._bells is not None:
             self._bells.part()
+        if self._partings is not None:
+            wait_for([self._sent.put(*leaving) for leaving in self._partings.send()], _LEAVE_S)
 
     def _checked(self, tag: int) -> int:
         if tag + _OWN_TAGS > self._max_tag:
@@ -141,6 +174,48 @@ class Links:
                 "take fewer micro-batches or segments"
             )
         return tag + _OWN_TAGS
+
+
+class _Partings:
+    """Which ranks have finished, where they are on several hosts.
+
+    Each says how many messages it has sent, for this word may come before them.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._lock = threading.Lock()
+        peers = [peer for peer in range(comm.Get_size()) if peer != comm.Get_rank()]
+        self._num_sent = dict.fromkeys(peers, 0)
+        self._told = {peer: np.zeros(1, np.int64) for peer in peers}
+        self._coming: dict[int, Any] = {}
+
+    def count(self, peer: int) -> None:
+        """Note that one more message leaves for a rank."""
+        with self._lock:
+            self._num_sent[peer] += 1
+
+    def send(self) -> Iterator[tuple[Any, Array]]:
+        """Begin to tell the others that no more will leave; yield each message, and its array."""
+        for peer, number in self._num_sent.items():
+            with self._lock:
+                self._expected(peer)
+            array = np.array([number], np.int64)
+            yield self._comm.Isend(array, peer, _PARTING + _OWN_TAGS), array
+
+    def has_sent_all(self, peer: int, num_come: int) -> bool:
+        """Return whether a rank has finished, and has sent no more than what has come."""
+        with self._lock:
+            return bool(self._expected(peer).Test()) and num_come >= int(self._told[peer][0])
+
+    def _expected(self, peer: int) -> Any:
+        """Return what a rank's word is received by.
+
+        Not begun before: a program that does not end by ``part`` must leave nothing for MPI to complain of.
+        """
+        if peer not in self._coming:
+            self._coming[peer] = self._comm.Irecv(self._told[peer], peer, _PARTING + _OWN_TAGS)
+        return self._coming[peer]
 
 
 def _receive(mpi: Any, status: Any, request: Any, array: Array) -> None:
@@ -171,7 +246,12 @@ class _Message(NamedTuple):
 
 
 class _Waiting:
-    """A thread that waits for messages of one kind, in the order in which they have begun."""
+    """A thread that waits for messages of one kind, in the order in which they have begun.
+
+    Attributes:
+        expected: What it waits for.
+        num_come: How many it has waited for, by the rank at the other end.
+    """
 
     def __init__(self, name: str, wait: Callable[[Any, Array], None]) -> None:
         self._wait = wait
@@ -179,6 +259,8 @@ class _Waiting:
         # of two stages took 216 ms instead of 167 (docs/model-parallel.md). A message has two ranks.
         self._around = waits.around_calls(2, os.environ)
         self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self.expected: _Message | None = None
+        self.num_come: Counter[int] = Counter()
         # A daemon: stuck with a rank that is dead, it must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -193,6 +275,7 @@ class _Waiting:
             self._finish(self._queue.get())
 
     def _finish(self, message: _Message) -> None:
+        self.expected = message
         try:
             with self._around(message.array.nbytes):
                 self._wait(message.request, message.array)
@@ -200,6 +283,8 @@ class _Waiting:
             message.future.set_exception(error)
         else:
             message.future.set_result(None)
+        self.expected = None
+        self.num_come[message.peer] += 1
 
 
 class _Hearing(_Waiting):

@@ -138,6 +138,14 @@ def test_a_host_that_dies(cluster, start):
     cluster.check_nothing_left()
 
 
+def test_a_rank_of_a_worker_that_ends_before_the_other(cluster, run):
+    """The other, on another host, is told in seconds, and of whom."""
+    options = ("--hosts", "node0:1,node1:1", "--model-parallel", 2, "--set", "step_timeout=100")
+    code, said = run(cluster, *options, ROOT / "tests/mpi/part_failures.py", "sync", "last_ends")
+    assert code == 76, said
+    assert "from rank 1 to 0: rank 1 has finished; let all ranks" in said
+
+
 def test_what_another_host_does_can_be_seen(cluster, start):
     """What its processes tell, and their stacks, come to the launcher's."""
     job = start(cluster, *TWO, "--clients", 2, "--workers", 4, "--servers", 2)

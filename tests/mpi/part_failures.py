@@ -1,6 +1,7 @@
 """Workers of two ranks in which one does something wrong; run by ``test_part_failures.py``.
 
-``part_failures.py MODE one_layer|no_memory|dies``, or what the second rank has that the first has not.
+``part_failures.py MODE one_layer|no_memory|dies``, or what the second rank has that the first has not;
+``far_`` before it: as if they were on several hosts.
 """
 
 import os
@@ -19,10 +20,14 @@ from support.model_parts import OPTIONS, loss_of, make_chain
 from kvstore_mpi import node
 from kvstore_mpi.adapters.mxnet.parts import message_costs
 from kvstore_mpi.adapters.mxnet.parts.segment_run import Unobserved
+from kvstore_mpi.comm import bells
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.mxnet import PipelineTrainer
 
 MODE, WHAT = sys.argv[1:]
+if WHAT.startswith("far_"):
+    bells.hang = lambda _ranks: None  # as where they are on several hosts
+    WHAT = WHAT.removeprefix("far_")
 
 
 def refused(kv, net, **options):

@@ -50,6 +50,8 @@ def test_a_net_that_cannot_be_cut_ends_all_ranks(tmp_path, what, options, error)
         ("values", "have batches of one shape with different values"),
         ("first_ends", "rank 0's word on this step: rank 0 has finished; let all ranks"),
         ("last_ends", "from rank 1 to 0: rank 1 has finished; let all ranks"),
+        ("far_first_ends", "rank 0's word on this step: rank 0 has finished; let all ranks"),
+        ("far_last_ends", "from rank 1 to 0: rank 1 has finished; let all ranks"),
     ],
 )
 def test_ranks_of_a_worker_with_other_batches_are_told_at_once(tmp_path, what, error):

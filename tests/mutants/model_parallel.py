@@ -48,6 +48,13 @@ MUTANTS = [
         _BELLS,
     ),
     Mutant(
+        "what a rank on another host has sent before it has finished is given up",
+        "kvstore_mpi/comm/links.py",
+        "num_come >= int(self._told[peer][0])",
+        "num_come >= 0",
+        _LINKS,
+    ),
+    Mutant(
         "MPI is asked for what a rank that has finished will never send",
         "kvstore_mpi/comm/bells.py",
         "            if peer not in self._parted:",

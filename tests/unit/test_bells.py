@@ -239,4 +239,3 @@ def test_who_waits_for_a_rank_that_has_finished_is_told():
     for future in (early, late):
         with pytest.raises(MismatchError, match="waits for an output: rank 1 has finished; let all ranks"):
             links.wait(future, lambda: "an output")
-    Links(Mpi, Ranks(), WAIT_S).part()  # of ranks on several hosts, who are told nothing

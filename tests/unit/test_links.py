@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import MismatchError, PeerLostError
 
 TAKES_S = 0.02
+PARTING_TAG, OWN_TAGS = 0, 2
 
 
 class Request:
@@ -99,3 +101,87 @@ def test_a_message_of_another_size_is_a_mistake_of_the_script_s(monkeypatch, com
     links = Links(Mpi, ranks, 30.0)
     with pytest.raises(error, match=f"rank 0 of this worker waits for the output: {text}"):
         links.wait(links.receive(np.zeros(size), 1, 0), lambda: "the output")
+
+
+class Parting:
+    """The word that the other rank has finished."""
+
+    def __init__(self, space, number, looks, enough):
+        """Have it say how many messages that rank has sent; tell when it was looked for ``looks`` times."""
+        self._space, self._number = space, number
+        self._left, self._enough = looks, enough
+
+    def Test(self):  # noqa: N802  mpi4py's name
+        """Come."""
+        self._space[0] = self._number
+        self._left -= 1
+        if not self._left:
+            self._enough.set()
+        return True
+
+
+class Held:
+    """A message that comes late, or never."""
+
+    def __init__(self, comes):
+        """Wait for an event."""
+        self._comes = comes
+
+    def Wait(self, *_):  # noqa: N802  mpi4py's name
+        """Come then."""
+        assert self._comes.wait(30.0)
+
+
+class Apart(Ranks):
+    """The other is on another host; it has sent a message, and finished."""
+
+    def __init__(self, number, looks=0):
+        """Have it say that it has sent ``number``; what more there is comes after ``looks`` looks."""
+        self.comes = threading.Event()
+        self.awaited = []
+        self._number, self._looks = number, looks
+        self.sent = []
+
+    def Irecv(self, space, peer, tag):  # noqa: N802  mpi4py's name
+        """Begin to receive."""
+        if tag == PARTING_TAG:
+            self.awaited.append(peer)
+            return Parting(space, self._number, self._looks, self.comes)
+        return Request() if tag == OWN_TAGS + 4 else Held(self.comes)
+
+    def Isend(self, array, peer, tag):  # noqa: N802  mpi4py's name
+        """Begin to send."""
+        self.sent.append((array.view(np.int64).tolist(), peer, tag))
+        return Request()
+
+
+def test_who_waits_for_a_rank_on_another_host_that_has_finished_is_told(monkeypatch):
+    """When all that it has sent has come; it may have finished long before that."""
+    monkeypatch.setattr("kvstore_mpi.comm.links._LOOK_S", 0.05)
+    ranks = Apart(number=1)
+    links = Links(Mpi, ranks, 30.0)
+    sent, missing = (links.receive(np.zeros(1), 1, tag) for tag in (4, 5))
+    links.wait(sent, str)
+    with pytest.raises(MismatchError, match="waits for an output: rank 1 has finished; let all ranks"):
+        links.wait(missing, lambda: "an output")
+    ranks.comes.set()  # nobody keeps the thread
+
+
+def test_what_a_rank_has_sent_before_it_has_finished_is_waited_for(monkeypatch):
+    """The word that it has finished may be faster than what it has sent."""
+    monkeypatch.setattr("kvstore_mpi.comm.links._LOOK_S", 0.05)
+    links = Links(Mpi, Apart(number=2, looks=3), 30.0)
+    for tag in (4, 5):
+        links.wait(links.receive(np.zeros(1), 1, tag), str)
+
+
+def test_who_finishes_tells_how_many_messages_it_has_sent():
+    """That counts what has left for the same rank; whose word is awaited then, as MPI has it."""
+    ranks = Apart(number=0)
+    links = Links(Mpi, ranks, 30.0)
+    for future in (links.send(np.zeros(1), 1, 4), *links.share(np.zeros(1), 0)):
+        links.wait(future, str)
+    assert ranks.awaited == []
+    links.part()
+    assert ranks.awaited == [1]
+    assert ranks.sent[2:] == [([2], 1, PARTING_TAG)]
