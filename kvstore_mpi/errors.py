@@ -10,6 +10,7 @@
     ├── PeerError              69  the other side or the network failed
     │   ├── PeerLostError      69  a process of the job has died or left
     │   │   ├── ToldToEndError 69  a process of the job was told to end, and somebody says so
+    │   │   ├── HostLostError  69  a host of the job is lost, with all that has run on it
     │   │   └── LeaseExpiredError 69  this worker was silent for too long and counts as dead
     │   ├── DeadlineError      69  a wait ran out
     │   └── SkippedError       69  an exchange was left out, because a server is down
@@ -66,6 +67,10 @@ class ToldToEndError(PeerLostError):
     """A process of the job was told to end, by somebody who says so to the user: logs need not."""
 
 
+class HostLostError(PeerLostError):
+    """A host of the job cannot be reached any more: what has run on it is lost."""
+
+
 class LeaseExpiredError(PeerLostError):
     """This worker, or another of its client, was silent for too long: the job goes on without it."""
 
@@ -109,6 +114,7 @@ _BY_NAME = {
         ConfigurationError,
         PeerError,
         PeerLostError,
+        HostLostError,
         LeaseExpiredError,
         ToldToEndError,
         DeadlineError,

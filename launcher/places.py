@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import LeaseExpiredError, PeerError
+from kvstore_mpi.errors import HostLostError, PeerError
 from mpilaunch.plan import RECORDS
 from mpilaunch.rank.record import ExitRecord, RankName, record_name
 
@@ -42,19 +42,17 @@ class Places:
 
     def of_rank(self, rank: RankName) -> Host:
         """Return the host of a rank."""
-        return self._hosts[self._plan.host_of_rank(rank.client, rank.rank)]
+        return self._hosts[self._place(rank)]
 
     def of_ranks(self, name: str) -> list[Host]:
         """Return the hosts of the ranks that a process has started, each once."""
-        clients = [each.name for each in self._plan.clients]
-        if name not in clients:
-            return []
-        ranks = [RankName(clients.index(name), rank) for rank in range(self._plan.client_size)]
-        return list({id(host): host for host in map(self.of_rank, ranks)}.values())
+        return list({id(host): host for host in map(self.of_rank, self._ranks(name))}.values())
 
     def why_lost(self, name: str) -> str:
-        """Return why the host of a process is lost, or nothing."""
-        return _why_lost(self.process(name).host, self.of(name))
+        """Return which host of a process, or of the ranks that it starts, is lost, and why; or nothing."""
+        of_ranks = [(self._place(each), self.of_rank(each)) for each in self._ranks(name)]
+        places = [(self.process(name).host, self.of(name)), *of_ranks]
+        return next(filter(None, (_why_lost(place, host) for place, host in places)), "")
 
     def record_of(self, rank: RankName, pid: int) -> ExitRecord | None:
         """Return the record of a rank's end; of one whose host is lost, that."""
@@ -62,9 +60,18 @@ class Places:
         record = ExitRecord.read(host.read(f"{RECORDS}/{record_name(rank)}"))
         if record is not None or not host.lost():
             return record
-        place = self._plan.host_of_rank(rank.client, rank.rank)
-        error, why = LeaseExpiredError.__name__, _why_lost(place, host)
+        place = self._place(rank)
+        error, why = HostLostError.__name__, _why_lost(place, host)
         return ExitRecord(rank.client, rank.rank, place, pid, PeerError.exit_code, error, why)
+
+    def _place(self, rank: RankName) -> str:
+        return self._plan.host_of_rank(rank.client, rank.rank)
+
+    def _ranks(self, name: str) -> list[RankName]:
+        """Return the ranks that a process starts."""
+        clients = [each.name for each in self._plan.clients]
+        numbers = range(self._plan.client_size if name in clients else 0)
+        return [RankName(clients.index(name), number) for number in numbers]
 
 
 def _why_lost(place: str, host: Host) -> str:

@@ -8,7 +8,8 @@ does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, w
 its ranks have ended well: it may be stopped, or held by a stranger, and the ranks' own records count. A
 rank that only reports that somebody else has failed, and the guard of one that has died, wait to be ended,
 and the others of the client save. While restarts are left, a client or a server that has failed is started
-again once it has ended, unless all that it says is that somebody else has failed; it gets no time to save.
+again once it has ended, unless its host is lost or it only says that somebody else has failed; it gets no
+time to save.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import DeadlineError, InternalError, LeaseExpiredError
+from kvstore_mpi.errors import DeadlineError, HostLostError, InternalError
 from mpilaunch.events import (
     Began,
     Exited,
@@ -203,7 +204,7 @@ class Policy:
         is_left = client.name in self._running and signal.SIGKILL not in client.signals
         if is_left and ((client.ending and may_end) or client.finished):
             self._client_deadlines.begin(client, now)
-        if client.failed and self._restarts_left:
+        if client.failed and self._restarts_left and not (failure and failure.host_is_lost):
             self._held.setdefault(client.name, []).extend([failure] if failure else [])
             return self._end_at_once(client)
         # Where no rank has come out of MPI_Init none has anything to save, and they would wait there.
@@ -231,12 +232,11 @@ class Policy:
             self._running.remove(event.name)
         self._client_deadlines.end(event.name)
         self._join_deadlines.pop(event.name, None)
-        if event.name in self._clients:
-            failure = self._clients[event.name].exited(event.code, event.rank_codes, event.pid, now)
-        else:
-            failure = self._failure_of_service(event, now)
+        client = self._clients.get(event.name)
+        told = event.code, event.rank_codes, event.pid, now, event.text
+        failure = client.exited(*told) if client else self._failure_of_service(event, now)
         failures = [*self._held.pop(event.name, []), *([failure] if failure else [])]
-        if self._may_restart(event.name, failures):
+        if not event.text and self._may_restart(event.name, failures):
             return self._restart(event.name, failures, now)
         return [action for each in failures for action in self._fail(each, now)]
 
@@ -267,7 +267,7 @@ class Policy:
         """Services end with 0 when all workers have left; anything else was not meant to happen."""
         if event.name in self._told:
             return None
-        host, error = event.host or self._shape.host, LeaseExpiredError.__name__ if event.text else ""
+        host, error = event.host or self._shape.host, HostLostError.__name__ if event.text else ""
         if event.code:
             failure = Failure(event.name, event.code, now, host, event.pid, error, event.text)
             # Ranks that save have left its job: to the scheduler they are lost.

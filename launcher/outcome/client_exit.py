@@ -11,7 +11,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore_mpi.errors import ConfigurationError, PeerError
+from kvstore_mpi.errors import ConfigurationError, HostLostError, PeerError
 from mpilaunch.events import Began, Joins, Met
 from mpilaunch.outcome.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 from mpilaunch.rank.record import RankName, named
@@ -213,13 +213,19 @@ class ClientExit:
             self._lost.append(lost)
             self.failed = self.ending = self._wrapped
 
-    def exited(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure | None:
-        """Note the end of mpiexec; return the failure that it tells beyond the records, if any."""
+    def exited(
+        self, code: int, rank_codes: tuple[int, ...], pid: int, now: float, lost: str = ""
+    ) -> Failure | None:
+        """Note the end of mpiexec; return the failure that it tells beyond the records, if any.
+
+        ``lost`` says which host of it or its ranks is lost, and why.
+        """
         if not self._wrapped:
             self.over = dict.fromkeys(range(self._size), code)
         if self._lost and self.failed:
             if code == _NOT_STARTED and not rank_codes and self._silent_hosts:
-                return self._blame(code, rank_codes, pid, now)  # it has ended the ranks that it had started
+                # It has ended the ranks that it had started.
+                return self._blame(code, rank_codes, pid, now, lost)
             return self._explain(code, rank_codes)
         if code == 0 and not self._wrapped and self.not_joined and not self.signals:
             return self._apart(now)
@@ -228,7 +234,7 @@ class ClientExit:
         if self.finished and code in _MPIEXEC_LOST and not rank_codes:
             return None
         self.failed = self.ending = True
-        return self._blame(code, rank_codes, pid, now)
+        return self._blame(code, rank_codes, pid, now, lost)
 
     def _as_asked(self, code: int, rank_codes: tuple[int, ...]) -> bool:
         """Return whether it has ended because it was told to save and end."""
@@ -296,8 +302,8 @@ class ClientExit:
         error = ConfigurationError
         return Failure(name, error.exit_code, now, self._host, error=error.__name__, text=text)
 
-    def _blame(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure:
-        """Name the rank that mpiexec blames, or mpiexec itself."""
+    def _blame(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float, lost: str) -> Failure:
+        """Name the rank that mpiexec blames, the host that is lost, or mpiexec itself."""
         pids = {each.rank: each.pid for each in self._lost}
         likely = sorted(range(len(rank_codes)), key=lambda rank: rank_codes[rank] == _KILLED)
         for rank in [*pids, *likely]:
@@ -305,6 +311,9 @@ class ClientExit:
                 host = self._rank_hosts[rank]
                 return Failure(self._rank(rank), rank_codes[rank], now, host, pids.get(rank, 0))
         name = named(self.name, self.incarnation)
+        if lost:
+            error = HostLostError
+            return Failure(name, error.exit_code, now, self._host, pid, error.__name__, lost)
         if code == NO_RESOURCES:  # there was none
             return Failure(name, code, now, self._host)
         text, remedy = "its mpiexec ended so", _LOOK_AFTER_MPIEXEC

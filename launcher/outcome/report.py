@@ -24,6 +24,10 @@ _MEMORY = (
     "memory ran out: use a smaller batch or fewer workers per host, or raise the limit (ulimit -v, or "
     "that of the container)"
 )
+_HOST_LOST = (
+    "start the job again when the host is back, or without it; what has run on a host that is lost is not "
+    "started again within a job"
+)
 _RULE = "-" * 72
 
 
@@ -98,8 +102,8 @@ def _other_lines(verdict: Verdict) -> list[str]:
 
 def remedy(failure: Failure) -> str:
     """Return what to do about a failure."""
-    if failure.remedy:
-        return failure.remedy
+    if failure.remedy or failure.host_is_lost:
+        return failure.remedy or _HOST_LOST
     if failure.error == MemoryError.__name__ or "bad_alloc" in failure.text:
         return _MEMORY
     if failure.code == 1 and not failure.who.startswith("client"):

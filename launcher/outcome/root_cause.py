@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import LeaseExpiredError, PeerError
+from kvstore_mpi.errors import HostLostError, LeaseExpiredError, PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,9 @@ SAVED = 75
 
 NO_RESOURCES = 71
 """Exit code of a service that runs out of memory or files, and of a process that cannot be started."""
+
+_OWN = {HostLostError.__name__, LeaseExpiredError.__name__}
+"""Errors of a process whose exit code says that somebody else failed, and that was lost itself."""
 
 NO_STORE = """\
 no store was made; give the Trainer or Module one, kvstore=mx.kv.create("sync-mpi"), or its name"""
@@ -52,10 +55,15 @@ class Failure:
         """It says itself that somebody else failed."""
         return only_reports(self.code, self.error)
 
+    @property
+    def host_is_lost(self) -> bool:
+        """It was lost with its host, where nothing can be started."""
+        return self.error == HostLostError.__name__
+
 
 def only_reports(code: int, error: str) -> bool:
     """Return whether a process with this exit code and class of error says that somebody else failed."""
-    return code == PeerError.exit_code and error != LeaseExpiredError.__name__
+    return code == PeerError.exit_code and error not in _OWN
 
 
 def root_cause(failures: Sequence[Failure], grace: float) -> Failure | None:

@@ -1,4 +1,4 @@
-"""A host's link is cut, under ssh and under Slurm, or the launcher stopped, for more than 20 s or less."""
+"""A host's link is cut, under ssh and under Slurm, or it dies, or the launcher is stopped."""
 
 from __future__ import annotations
 
@@ -82,4 +82,19 @@ def test_a_launcher_that_is_stopped_until_its_ranks_have_gone(cluster, start):
     assert all(f"client{rank}.0| SAVED {rank}" in job.said for rank in range(2)), job.said
     assert "mpilaunch itself was stopped for at least" in job.said
     assert "is lost" not in job.said
+    cluster.check_nothing_left()
+
+
+def test_no_restart_is_spent_on_a_host_that_dies(cluster, start):
+    """The job ends with the one error that names it, and the others save."""
+    job = start(cluster, *JOBS["async"], script=PUSHING, env=WITHOUT_MXNET)
+    job.pids(2)
+    cluster.kill("node1")
+    code, seconds = job.end()
+    assert code == 69, job.said
+    assert "HostLostError: host node1 is lost" in job.said
+    assert "what to do: start the job again when the host is back" in job.said
+    assert "restart 1 of at most" not in job.said
+    assert "SAVED 0" in job.said
+    assert seconds < 50
     cluster.check_nothing_left()

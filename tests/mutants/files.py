@@ -109,8 +109,8 @@ MUTANTS = [
     Mutant(
         "the advice is always that for the exit code",
         "launcher/outcome/report.py",
-        "    if failure.remedy:",
-        "    if False:",
+        "    if failure.remedy or failure.host_is_lost:",
+        "    if failure.host_is_lost:",
         ("unit/test_launcher_mpi.py",),
     ),
     Mutant(

@@ -100,8 +100,15 @@ MUTANTS = [
     Mutant(
         "a rank that slept too long only reports",
         "launcher/outcome/root_cause.py",
-        "return code == PeerError.exit_code and error != LeaseExpiredError.__name__",
+        "return code == PeerError.exit_code and error not in _OWN",
         "return code == PeerError.exit_code",
+        _RESTARTS,
+    ),
+    Mutant(
+        "what was lost with its host is started there again",
+        "launcher/policy.py",
+        "if not event.text and self._may_restart(event.name, failures):",
+        "if self._may_restart(event.name, failures):",
         _RESTARTS,
     ),
     Mutant(

@@ -11,7 +11,10 @@ from mpilaunch.events import (
     Start,
     Tell,
 )
+from mpilaunch.outcome.report import remedy
 from mpilaunch.outcome.root_cause import Reason
+
+LOST = "host node1 is lost: Connection reset"
 
 
 def restarted(actions, name, incarnation):
@@ -91,6 +94,39 @@ def test_whose_lease_has_expired_is_started_again():
     history = History(max_restarts=1)
     history.rank(1, 0, 69, error="LeaseExpiredError")
     restarted(history(Exited("client1", 69)), "client1", 1)
+
+
+def check_ends_with_its_host(history):
+    """Check that a job has ended because a host is lost, and that no restart was spent on it."""
+    verdict = history.verdict
+    assert (verdict.code, verdict.cause.error, verdict.restarts) == (69, "HostLostError", ())
+    assert "start the job again when the host is back" in remedy(verdict.cause)
+
+
+def test_a_server_that_is_lost_with_its_host_is_not_started_again():
+    """There is no host for it, and the job ends by the first such news."""
+    history = History(max_restarts=3)
+    told = history(Exited("server0", 69, host="node1", text=LOST))
+    assert told == [Send("client0", USR1), Send("client1", USR1)]
+    assert (history.verdict.cause.who, history.verdict.cause.text) == ("server0", LOST)
+    check_ends_with_its_host(history)
+
+
+def test_a_client_of_which_a_rank_is_lost_with_its_host_is_not_started_again():
+    """Its other ranks have time to save, as without restarts."""
+    history = History(max_restarts=3)
+    for rank in range(2):
+        history.meets(1, rank)
+    assert history.rank(1, 1, 69, error="HostLostError") == [Send("client0", USR1), Send("client1", USR1)]
+    check_ends_with_its_host(history)
+
+
+def test_a_client_whose_ranks_cannot_be_started_on_a_lost_host_is_not_started_again():
+    """Its mpiexec, which is here, has not reached the host, and says so in its own way."""
+    history = History(max_restarts=3)
+    assert history(Exited("client1", 255, text=LOST)) == [Send("client0", USR1)]
+    assert history.verdict.cause.text == LOST
+    check_ends_with_its_host(history)
 
 
 def test_restarts_are_numbered_by_process_and_what_an_old_run_tells_is_void():
