@@ -96,6 +96,13 @@ class Host(Protocol):
         """Return why the host cannot be reached any more; nothing as long as it can."""
         ...
 
+    def silence(self) -> float:
+        """Return for how many seconds nothing has come from that host, which is asked for a word now.
+
+        Zero where nothing needs to come.
+        """
+        ...
+
     def settle(self) -> int | None:
         """Return a descriptor that can be read once all is here that processes have said so far.
 

@@ -138,6 +138,10 @@ class LocalHost:
         """See ``interface.Host``."""
         return ""
 
+    def silence(self) -> float:
+        """See ``interface.Host``: there is nobody between us and its processes."""
+        return 0.0
+
     def settle(self) -> int | None:
         """See ``interface.Host``."""
         return None

@@ -15,6 +15,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,6 +102,7 @@ class RemoteHost:
         os.set_blocking(self._news_out, False)
         os.set_blocking(self._news_in, False)
         self._why_lost = ""
+        self._heard = time.monotonic()
         self._said: deque[str] = deque(maxlen=_LINES)
         self._greeting: queue.SimpleQueue[m.Here | m.Opened | m.Knocked | str] = queue.SimpleQueue()
         self._complaints = threading.Thread(target=self._read_errors, name=f"{name} errors", daemon=True)
@@ -252,6 +254,11 @@ class RemoteHost:
         """See ``interface.Host``."""
         return self._why_lost
 
+    def silence(self) -> float:
+        """See ``interface.Host``; an agent answers."""
+        self._tell(m.Alive())
+        return time.monotonic() - self._heard
+
     def settle(self) -> int | None:
         """See ``interface.Host``."""
         number, descriptor = self._pipe()
@@ -286,6 +293,7 @@ class RemoteHost:
         stream, why, source = m.Stream(greeted=False), "", self._process.stdout.fileno()
         try:
             while self._hears(source, stream) and (data := os.read(source, READ_BYTES)):
+                self._heard = time.monotonic()
                 for message in stream.feed(data):
                     self._take(message)
         except ValueError as error:
@@ -301,7 +309,7 @@ class RemoteHost:
         if poller.poll(self._patience * 1000 if self._patience and stream.greeted else None):
             return True
         self._said.clear()  # what was said before has nothing to do with it
-        self._said.append(f"nothing has come from it for {self._patience:g} s")
+        self._said.append(f"nothing has come from its agent for {self._patience:g} s")
         self._process.kill()
         return False
 

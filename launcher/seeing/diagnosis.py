@@ -6,6 +6,7 @@ answer, is who holds up the rest; where all wait in a circle, their programs dif
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.seeing.job_view import JOINS, SILENT_SECONDS, STARTS
@@ -31,12 +32,17 @@ class Edge(NamedTuple):
     wait: Wait
 
 
-def diagnose(rows: Sequence[Row], stacks: Mapping[str, Sequence[Thread]]) -> list[str]:
+def diagnose(
+    rows: Sequence[Row],
+    stacks: Mapping[str, Sequence[Thread]],
+    unheard: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """Return a sentence for each process that holds up others, with what for, since when and where it is.
 
     Args:
         rows: The processes.
         stacks: Of those that have written them, by name.
+        unheard: Processes on hosts from which nothing comes, and these: they may do what they should.
     """
     live = {row.name: row for row in rows}
     edges = [edge for row in rows for edge in _edges(row, live)]
@@ -49,10 +55,20 @@ def diagnose(rows: Sequence[Row], stacks: Mapping[str, Sequence[Thread]]) -> lis
     starting = {_client(name) for name in culprits if name in live and live[name].state == STARTS}
     # Ranks of a client meet in MPI before they join the others: who is there waits for those that start.
     joining = {row.name for row in rows if row.state == JOINS and _client(row.name) in starting}
-    culprits = [name for name in culprits if name not in joining]
-    if not culprits and edges:
+    culprits = [name for name in culprits if name not in joining and name not in unheard]
+    hosts = [_silent_host(host, unheard) for host in dict.fromkeys(unheard.values())]
+    if not culprits and not hosts and edges:
         return _circle(edges, stacks)
-    return [_sentence(live.get(name), name, edges, stacks) for name in culprits] or [NOTHING]
+    return [*hosts, *(_sentence(live.get(name), name, edges, stacks) for name in culprits)] or [NOTHING]
+
+
+def _silent_host(host: str, unheard: Mapping[str, str]) -> str:
+    names = ", ".join(name for name, each in unheard.items() if each == host)
+    return (
+        f"nothing comes from mpilaunch's agent on {host}, so that nothing is known of {names}: it is "
+        "stopped (SIGSTOP, a debugger), or the host hangs or is cut off; on that host "
+        "pkill -CONT -f mpilaunch.hosts.agent lets a stopped one go on"
+    )
 
 
 def _client(name: str) -> str:

@@ -47,10 +47,12 @@ LATE_SECONDS = 2.0
 
 
 class _Watched(NamedTuple):
-    """A process: its pipe for stacks, and what has it write them."""
+    """A process: its pipe for stacks, what has it write them, and its host, also as people call it."""
 
     pipe: int
     ask: Callable[[], None]
+    host: Host
+    place: str
 
 
 class _Inspection:
@@ -128,7 +130,7 @@ class Observer:
         """
         self.view.started(name, place, time.monotonic())
         pipe = host.listen(f"{RECORDS}/{stack_pipe(name)}", lasting=True)
-        self._watched[name] = _Watched(pipe, ask)
+        self._watched[name] = _Watched(pipe, ask, host, place)
         self._selector.register(pipe, selectors.EVENT_READ, partial(self._on_stack, name))
 
     def ended(self, name: str, *, failed: bool) -> None:
@@ -263,12 +265,26 @@ class Observer:
         self._inspection = _Inspection(why, rows, now + ANSWER_SECONDS)
         for watched in self._watched.values():
             watched.ask()
+            watched.host.silence()  # has it say something
+
+    def _unheard(self, inspection: _Inspection) -> dict[str, str]:
+        """Return the processes on hosts from which nothing comes, and these."""
+        watched = self._watched
+        silence = {name: each.host.silence() for name, each in watched.items()}
+        return {
+            row.name: watched[row.name].place
+            for row in inspection.rows
+            if max(ANSWER_SECONDS, row.age) <= silence.get(row.name, 0.0)
+        }
 
     def _finish(self, inspection: _Inspection) -> None:
         self._inspection = None
         self._count += 1
         dumps = {name: bytes(dump).decode(errors="replace") for name, dump in inspection.dumps.items()}
-        verdict, text = report(inspection.why, inspection.rows, dumps, self._threads, self._printer.tails)
+        unheard = self._unheard(inspection)
+        verdict, text = report(
+            inspection.why, inspection.rows, dumps, self._threads, self._printer.tails, unheard=unheard
+        )
         path = self._printer.log_folder / f"inspection-{self._count}.txt"
         try:
             with private_files.replacing(path) as file:

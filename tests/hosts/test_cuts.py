@@ -98,3 +98,20 @@ def test_no_restart_is_spent_on_a_host_that_dies(cluster, start):
     assert "SAVED 0" in job.said
     assert seconds < 50
     cluster.check_nothing_left()
+
+
+def test_an_agent_that_is_stopped(cluster, start):
+    """It is named, and not the rank on its host; when our patience has ended the host is."""
+    job = start(cluster, *JOBS["sync"], "--lease", 6, script=PUSHING, env=WITHOUT_MXNET)
+    job.pids(2)
+    agent = "mpilaunch.hosts.agent"
+    cluster.run("node1", ["pkill", "-STOP", "-f", agent])
+    job.until(
+        "nothing comes from mpilaunch's agent on node1, so that nothing is known of server1, client1.0"
+    )
+    code, _ = job.end()
+    cluster.run("node1", ["pkill", "-CONT", "-f", agent])
+    assert code == 69, job.said
+    assert "HostLostError: host node1 is lost: nothing has come from its agent for 30 s" in job.said
+    assert "holds up the job" not in job.said
+    cluster.check_nothing_left()

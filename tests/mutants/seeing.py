@@ -19,6 +19,13 @@ MUTANTS = [
         ("unit/test_job_view.py",),
     ),
     Mutant(
+        "who is on a host that says nothing is blamed",
+        "launcher/seeing/diagnosis.py",
+        "if name not in joining and name not in unheard]",
+        "if name not in joining]",
+        _VIEW,
+    ),
+    Mutant(
         "who waits himself is blamed",
         "launcher/seeing/diagnosis.py",
         "culprits = [name for name in awaited if name in silent or name not in waiting]",

@@ -133,6 +133,20 @@ def test_a_silent_process_is_blamed_whatever_it_told_last():
     assert "kill -CONT 7" in told
 
 
+def test_who_is_on_a_host_that_says_nothing_is_not_blamed():
+    """The host's agent is, whatever else there is; no others wait in a circle then."""
+    seen = view(status("client1.0", [push_to("server0")]), at=80.0)
+    seen.take(status("server0", [round_of("client1.0")]), 100.0)
+    [told] = diagnose(seen.rows(100.0), {}, {"client1.0": "node1"})
+    assert told.startswith(
+        "nothing comes from mpilaunch's agent on node1, so that nothing is known of client1.0"
+    )
+    seen.take(status("client1.0", [push_to("server0")]), 100.0)
+    assert diagnose(seen.rows(100.0), {}, {"client1.0": "node1"}) == [told]
+    first, second = diagnose(seen.rows(110.0), {}, {"client1.0": "node1"})
+    assert (first, second.split()[0]) == (told, "server0")
+
+
 def test_who_waits_for_a_rank_of_its_client_does_not_hold_up_the_job():
     """It has made its store, and cannot join before the other has."""
     seen = JobView(lease=30.0)

@@ -138,9 +138,11 @@ def test_an_agent_that_is_told_to_end(agent):
 def test_an_agent_that_says_nothing_any_more(agent):
     """It is alive for longer than our patience as long as it answers, and lost when it does not."""
     assert not select.select([agent.news()], [], [], 1.5)[0]
+    assert agent.silence() < 1.0
     agent._process.send_signal(signal.SIGSTOP)
     assert select.select([agent.news()], [], [], 30)[0]
-    assert agent.lost() == "nothing has come from it for 1 s"
+    assert agent.lost() == "nothing has come from its agent for 1 s"
+    assert agent.silence() >= 1.0
 
 
 def test_signals_that_end_a_job():

@@ -239,6 +239,35 @@ def test_who_has_stood_still_calls_nobody_silent(tmp_path):
     observer.close()
 
 
+@pytest.mark.parametrize(
+    ("silence", "told"),
+    [
+        (
+            28.0,
+            "nothing comes from mpilaunch's agent on node1, so that nothing is known of client1.0: it is",
+        ),
+        (2.0, "client1.0 on h (pid 7) holds up the job."),
+        (0.5, "client1.0 on h (pid 7) holds up the job."),
+    ],
+)
+def test_a_host_that_says_nothing_is_named_instead_of_its_processes(tmp_path, silence, told):
+    """It is asked for a word first; one that is slow to answer was heard after its process."""
+    out, asked = io.StringIO(), []
+    with LocalHost(tmp_path / "job") as host:
+        host.silence = lambda: asked.append("a word") or silence
+        spec = JobSpec(Target.SCRIPT, ("train.py",))
+        observer = Observer(spec, "3f2aabcd", host.directory, Printer(out, out, LogFiles(tmp_path)))
+        observer.starts("client1.0", host, "node1", lambda: None)
+        heard = time.monotonic()
+        observer.view.take(Status("client1.0", 0, "h", 7), heard)
+        observer.tick(heard + 25.5)
+        assert asked == ["a word"]
+        observer.tick(heard + 28)
+        observer.close()
+    assert told in out.getvalue()
+    assert ("agent" in out.getvalue()) is (silence > 25)
+
+
 def test_several_jobs_must_be_told_apart_and_one_that_has_gone_is_named(tmp_path):
     """The error lists them."""
     jobs = [control.Job(name, "x.py", 1, tmp_path) for name in ("ab1", "ab2")]
