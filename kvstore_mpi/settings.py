@@ -163,6 +163,7 @@ def _read_bool(text: str) -> bool:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "int": int,
+    "int | None": int,
     "float": float,
     "float | None": float,
     "str": str,
@@ -171,6 +172,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 _KINDS = {
     "int": "a whole number",
+    "int | None": "a whole number",
     "float": "a number",
     "float | None": "a number",
     "Role": f"one of {', '.join(role.value for role in Role)}",
@@ -178,6 +180,7 @@ _KINDS = {
 }
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "int | None": (int,),
     "float": (int, float),
     "float | None": (int, float),
     "str": (str,),

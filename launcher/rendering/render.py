@@ -15,7 +15,7 @@ from mpilaunch.hosts.allocation import SLURM
 from mpilaunch.job_secret import make_secret
 from mpilaunch.jobspec import Target
 from mpilaunch.mpi import PYTHON
-from mpilaunch.options import Parser, add_options, make_parser, spell, split_command
+from mpilaunch.options import Parser, add_options, make_parser, split_command
 from mpilaunch.rendering.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
 from mpilaunch.rendering.rendered_script import Job, sbatch_script
 
@@ -32,8 +32,8 @@ class Rendering:
 
     backend: str = field(default="", metadata=option("what is written for it", choices=(SLURM, KUBERNETES)))
     name: str = field(default="", metadata=option("of the job (default: that of the script)", "NAME"))
-    nodes: int = field(
-        default=0, metadata=option("hosts, or worker pods (default: one for each client)", "N", least=0)
+    nodes: int | None = field(
+        default=None, metadata=option("hosts, or worker pods (default: one for each client)", "N", least=1)
     )
     time: str = field(default="", metadata=option("how long the job may take", "[D-]HH:MM:SS"))
     image: str = field(default="", metadata=option("of the containers, on Kubernetes", "IMAGE"))
@@ -78,7 +78,7 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
     on_kubernetes = rendering.backend == KUBERNETES
     if on_kubernetes and any(vars(options).get(name) for name in ("config", "plan")):
         raise UsageError("say what --config and --plan say by options: pods do not have these files")
-    errors = [*limit_errors(rendering, spell), *_errors(rendering)]
+    errors = [*limit_errors(rendering, _spelled), *_errors(rendering)]
     # On Kubernetes the script is in the image.
     there = (lambda _: True) if on_kubernetes else os.path.isfile
     spec, more = cli.understood(options, target, command, there, lambda name: name)
@@ -104,6 +104,11 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
     )
 
 
+def _spelled(name: str) -> str:
+    """Return the option of a field."""
+    return "--" + name.replace("_", "-")
+
+
 def _errors(rendering: Rendering) -> list[str]:
     """Return what is missing, and what the other workload manager would want."""
     if not rendering.backend:
@@ -112,11 +117,7 @@ def _errors(rendering: Rendering) -> list[str]:
         return [f"--name {rendering.name!r} has a line break or the like in it"]
     if rendering.backend == SLURM:
         own = {name: getattr(rendering, name) for name in ("image", "cpus", "memory", "secret_name")}
-        return [
-            f"--{name.replace('_', '-')} is for --backend {KUBERNETES}"
-            for name, value in own.items()
-            if value
-        ]
+        return [f"{_spelled(name)} is for --backend {KUBERNETES}" for name, value in own.items() if value]
     needed = [
         f"--{name} is needed: {why}" for name, why in MPIJOB_LIMITS.items() if not getattr(rendering, name)
     ]

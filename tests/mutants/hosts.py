@@ -90,6 +90,13 @@ MUTANTS = [
         _RENDER,
     ),
     Mutant(
+        "a job is asked for on no host",
+        "launcher/rendering/render.py",
+        "least=1",
+        "least=0",
+        _RENDER,
+    ),
+    Mutant(
         "the zeros of a range of hosts are lost",
         "launcher/hosts/allocation.py",
         "str(number).zfill(len(first))",

@@ -211,6 +211,7 @@ def test_the_schemas_notice_mistakes():
     [
         ((SCRIPT,), "--backend slurm or --backend kubernetes"),
         (("--backend", "slurm", "--time", "1 day", SCRIPT), "--time '1 day'"),
+        (("--backend", "slurm", "--nodes", 0, SCRIPT), "--nodes must be at least 1, not 0"),
         (("--backend", "slurm", "--image", "x", SCRIPT), "--image is for --backend kubernetes"),
         (("--backend", "slurm", "--hosts", "a", SCRIPT), "leave out --hosts"),
         (("--backend", "slurm", "--resume", SCRIPT), "--resume needs --snapshot-dir"),
