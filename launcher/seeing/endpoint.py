@@ -13,8 +13,9 @@ from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.metrics.counters import COUNTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from prometheus_client import Metric
 
     from mpilaunch.seeing.job_view import JobView, Row
@@ -24,6 +25,9 @@ PREFIX = "kvstore_mpi_"
 LABELS = ("process", "host")
 
 MOST_PORT = 65535
+
+PATH = "/metrics"
+_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -75,6 +79,18 @@ def _longest_wait(row: Row) -> float:
     return max((wait.seconds for wait in row.waits), default=0.0)
 
 
+def _at_its_path(metrics: WSGIApplication) -> WSGIApplication:
+    """Return what serves metrics at their path alone, and says elsewhere where that is."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == PATH:
+            return metrics(environ, start_response)
+        start_response("200 OK" if environ["PATH_INFO"] == "/" else "404 Not Found", _TEXT)
+        return [f"the numbers of the job are at {PATH}\n".encode()]
+
+    return answer
+
+
 @contextlib.contextmanager
 def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[None]:
     """Serve a job's metrics during the block, and say where.
@@ -93,7 +109,11 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
         return
     address, port = parse_address(where)
     try:
-        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415  an extra
+        from prometheus_client import (  # noqa: PLC0415  an extra
+            CollectorRegistry,
+            make_wsgi_app,
+            start_http_server,
+        )
     except ImportError as error:
         text = "--metrics needs prometheus-client: pip install 'kvstore_mpi[metrics]'"
         raise ConfigurationError(text) from error
@@ -105,8 +125,9 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
     except (OSError, UnicodeError) as error:  # the latter where it cannot be a name of the DNS
         why = error.strerror if isinstance(error, OSError) else f"{address!r} is no name of a host"
         raise ConfigurationError(f"--metrics {where} cannot be listened on: {why}") from error
+    server.set_app(_at_its_path(make_wsgi_app(registry)))  # the library's own answers any path
     shown = f"[{address}]" if ":" in address else address
-    say(f"metrics: http://{shown}:{server.server_port}/metrics")
+    say(f"metrics: http://{shown}:{server.server_port}{PATH}")
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import urllib.request
@@ -41,6 +42,22 @@ def test_it_serves_every_number_of_every_process(view):
     assert 'kvstore_mpi_longest_wait_seconds{host="h",process="server0"} 7.5' in text
     assert "client9.9" not in text
     assert "python_info" not in text
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics?x=1", 200), ("/", 200), ("/nosuch", 404)])
+def test_numbers_are_at_their_path_alone(view, path, status):
+    """Elsewhere it is said where that is."""
+    said = []
+    with serve("0", view, said.append):
+        [address] = re.findall(r"http://(127\.0\.0\.1:\d+)/metrics", said[0])
+        connection = http.client.HTTPConnection(address, timeout=20)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+    assert answer.status == status
+    assert ("kvstore_mpi_bytes_sent_total" in text) is path.startswith("/metrics")
+    assert text.startswith("#") or text == "the numbers of the job are at /metrics\n"
 
 
 @pytest.mark.parametrize(
