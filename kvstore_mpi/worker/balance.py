@@ -3,7 +3,8 @@
 A worker that is settled at a barrier has nothing under way and pushes no more until all have come there. A
 push that it has not made is therefore never completed before the barrier, and who waits for that never
 comes there: without this, both would wait until a deadline ends one of them. Of a worker that is not
-settled nothing is said: another of its threads may be about to make that push.
+settled nothing is said: another of its threads may be about to make that push. So it is with what the ranks
+of a client pull together.
 """
 
 from __future__ import annotations
@@ -16,14 +17,24 @@ from kvstore_mpi.worker.operations import UNEQUAL
 if TYPE_CHECKING:
     from kvstore_mpi.wire import messages as m
 
+_ALIKE = (
+    f"{UNEQUAL}; with --lookups together the ranks of a client must look rows up, and call prefetch, "
+    "equally often"
+)
+_COUNTED = (
+    ("pushes", "push", UNEQUAL),
+    ("pushes and lookups with its client", "push or lookup", _ALIKE),
+)
+"""What is counted in ``Balance.pushes``, several and one of it, and why numbers may differ."""
+
 
 class Balance:
     """Counts pushes that wait for others, so that all of these must make equally many.
 
     Attributes:
         pushes: How many have begun, in rounds of all workers, and in sums of this client alone, of which
-            each client makes as many as it likes. Whoever begins one looks for an ``error`` while there
-            are ``others``.
+            each client makes as many as it likes; with these what its ranks look up, or pull, together.
+            Whoever begins one looks for an ``error`` while there are ``others``.
         others: Who waits at barriers to which this worker has not come, the earliest barrier first.
     """
 
@@ -71,13 +82,13 @@ class Balance:
     def error(self) -> MismatchError | None:
         """Return an error if this worker's pushes can never be completed."""
         for each in self.others:
-            for own, theirs in zip(self.pushes, each.pushes):
+            for own, theirs, (several, one, why) in zip(self.pushes, each.pushes, _COUNTED):
                 # Below 0 stands for nothing said: the other one may still push, or is of another client,
                 # whose sums are its own affair. As many is right: the push that begins now is counted here,
                 # and was counted there when it began.
                 if own > theirs >= 0:
                     return MismatchError(
-                        f"{each.who} waits at barrier {each.number} and has made {theirs} pushes, but "
-                        f"{self._me} makes push {own}: {UNEQUAL}"
+                        f"{each.who} waits at barrier {each.number} and has made {theirs} {several}, but "
+                        f"{self._me} makes {one} {own}: {why}"
                     )
         return None

@@ -219,6 +219,20 @@ class KeyState:
         pulling = 1 if self.is_exchanged else ranks  # otherwise each pulls everything for itself
         return ((self.sent + self.returned) * sum(self.sizes) / own + self.pulled * pulling) / self.pushes
 
+    def number(self, operation: Operation, *, together: bool) -> bool:
+        """Number an operation; return whether others make it, too, as all of a client do ``together``."""
+        if operation.kind in (Kind.PUSH, Kind.PUSHPULL):
+            self.pushes += 1
+            operation.sequence = self.pushes
+            # Rows that ranks push for themselves are in rounds of all as well, if there are rounds.
+            return self.waits_for_all or not self.alone
+        # Pulls are counted apart, and only those that all ranks make: one that a rank makes for itself
+        # would shift the numbers by which the ranks know that they mean the same operation.
+        if together:
+            self.pulls += 1
+            operation.sequence = self.pulls
+        return together
+
     def tell_of_first_push(self, coordinator: NodeId) -> list[Send]:
         """Return what tells the coordinator of the first push of a key that might be a table."""
         # Once: who pushes rows of the key has a table in its place, under another name, and in an async

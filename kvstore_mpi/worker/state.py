@@ -131,20 +131,16 @@ class WorkerState:
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
             declared = Send(self._coordinator, message)
             return [declared, *self.unequal()] if self.shutdown.began else [declared]
-        if operation.kind in {Kind.PULL, Kind.LOOKUP}:
-            # Counted apart, and only those that all ranks make: one that a rank makes for itself would
-            # shift the numbers by which the ranks know that they mean the same operation.
-            if operation.lookup or self._is_together(key):
-                key.pulls += 1
-                operation.sequence = key.pulls
-            return self._start_pull(key, operation, now)
-        key.pushes += 1
-        if key.waits_for_all or not key.alone:
-            # Before it leaves: its round, or sum, would wait for workers that push no more.
-            self.balance.pushes[0 if key.waits_for_all else 1] += 1
+        is_push = operation.kind in {Kind.PUSH, Kind.PUSHPULL}
+        together = operation.lookup is not None or self._is_together(key)
+        if key.number(operation, together=together):
+            # Before it leaves: its round, or what the client does together, would wait for workers that do
+            # no more of it.
+            self.balance.pushes[0 if is_push and key.waits_for_all else 1] += 1
             if self.balance.others and (error := self.balance.error()) is not None:
                 return self.fail(error)
-        operation.sequence = key.pushes
+        if not is_push:
+            return self._start_pull(key, operation, now)
         operation.remaining = len(key.slices)
         # Decided once for the whole push: see ``Servers.push``.
         if self.servers.down and key.on_servers:

@@ -303,9 +303,16 @@ MUTANTS = [
     Mutant(
         "sums of a client count as rounds of all",
         _IN + "state.py",
-        "self.balance.pushes[0 if key.waits_for_all else 1] += 1",
-        "self.balance.pushes[0] += 1",
+        "self.balance.pushes[0 if is_push and key.waits_for_all else 1] += 1",
+        "self.balance.pushes[0 if is_push else 1] += 1",
         ("unit/test_balance.py",),
+    ),
+    Mutant(
+        "what a rank looks up alone waits for the others at a barrier",
+        _IN + "records.py",
+        "        return together",
+        "        return False",
+        ("scenarios/test_lookups_together.py",),
     ),
     Mutant(
         "the first of a client at a barrier is told to other clients, too",

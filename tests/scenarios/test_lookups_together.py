@@ -220,6 +220,24 @@ def test_a_rank_that_looks_up_once_more(who):
     check(named[0], MismatchError, "'t'", "unequal numbers of batches")
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_looks_up_where_the_other_waits_at_a_barrier(who, mode):
+    """As one that prefetches alone: it is told before any deadline, and the other is not left alone."""
+
+    def run(worker):
+        store, _ = trained(worker, mode)
+        wait(worker.push_rows, store, "t", rows_of(worker, 0), priority=0)
+        for _ in range(2 if worker.rank == who else 1):
+            together(worker, store, np.array([1, 2]))
+        worker.barrier(settled=True)
+
+    ended = outcomes((1, 2, 1), run, step_timeout=60.0, lookups="together")
+    number = 3 if mode == "async" else 2  # with the push, for which there only the client waits
+    check(ended[who], MismatchError, "waits at barrier 1", f"push or lookup {number}", "--lookups together")
+    assert isinstance(ended[1 - who], PeerError)
+
+
 def test_calls_keep_their_priority(monkeypatch):
     """By which lookups leave before others, and are announced."""
     asked = []

@@ -78,7 +78,7 @@ def test_unequal_batches_within_a_client_before_a_barrier(counts, mode):
         assert set(ended) == {None}
         return
     more, fewer = (2, 3) if counts[2] > counts[3] else (3, 2)
-    surplus = f"push {counts[more]}", "unequal numbers of batches"
+    surplus = f"push or lookup {counts[more]}", "unequal numbers of batches"
     check(ended[more], MismatchError, f"client1.{fewer - 2}", "waits at barrier 1", *surplus)
     assert isinstance(ended[fewer], PeerError)
 
