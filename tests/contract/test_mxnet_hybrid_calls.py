@@ -139,8 +139,8 @@ def test_the_symbol_says_that_gradients_are_row_sparse(job, optimizer, on_server
     assert on_servers_of(modules[0]._kvstore) == on_servers
 
 
-def rows_of(values, ids):
-    return mx.nd.sparse.row_sparse_array((np.array(values, np.float32), ids), shape=(4, 2))
+def rows_of(values, ids, rows=4):
+    return mx.nd.sparse.row_sparse_array((np.array(values, np.float32), ids), shape=(rows, 2))
 
 
 def sparse_zeros():
@@ -295,3 +295,23 @@ def test_the_only_key_leaves_the_servers_when_that_is_cheaper(job, how):
         np.testing.assert_array_equal(value.asnumpy(), np.full((4, 2), -2 * (WINDOW_STEPS + 1)))
     [plan] = stores[0].plan().keys
     assert (plan.route.value, plan.form.value) == ("allreduce", "dense")
+
+
+def test_nothing_is_measured_of_a_table_that_has_just_come_back(job, monkeypatch):
+    """Its last window was summed among the workers; the next one has been counted again."""
+    monkeypatch.setattr("kvstore_mpi.hybrid.density.LATER_STEPS", 8)
+    stores = [KVStoreMPI("sync", each) for each in job(workers_per_client=2, servers=1).workers]
+    for store in stores:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        store.init("w", mx.nd.zeros((400, 2)))
+    seen = []
+    # The push that leaves is not counted, so that windows end with pushes 29 and 37.
+    for push in range(1, 38):
+        count = 400 if push <= WINDOW_STEPS + 1 else 1
+        for store in stores:
+            store.push("w", rows_of(np.ones((count, 2)), range(count), 400))
+        [plan] = stores[0].plan().keys
+        seen.append((plan.route.value, plan.measured_bytes, plan.alpha_job))
+    assert {route for route, _, _ in seen[WINDOW_STEPS:30]} == {"allreduce"}
+    assert seen[30:36] == 6 * [("servers", None, 1 / 400)]
+    assert seen[36][1] > 0

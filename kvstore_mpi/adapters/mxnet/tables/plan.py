@@ -93,7 +93,7 @@ def _table_plan(
     density = measured = None
     if counted is not None:
         density = density_of(counted, rows, ranks=worker.mpi_size, apart=cluster.ranks < worker.mpi_size)
-        if on_servers:
+        if on_servers and counted.sent:  # of a window before it was here nothing came to servers
             measured = (counted.sent + counted.received) / counted.pushes
             measured /= _machines_of_a_client(cluster, worker)
     return plan_key(
