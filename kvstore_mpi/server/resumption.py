@@ -60,6 +60,10 @@ class Resumption:
         # All of them stay open. Former files are removed as soon as each new server has written its own,
         # and a script may create a key long after that.
         self._chains = chains
+        # By name: numbers are those of the order in this script, which may have more keys than that one.
+        self._names = {_name(key) for chain in chains for key in chain.header.keys}
+        self._new: list[str] = []  # keys to be told of
+        self._new_before = 0  # how many these were a tick before
         self._layout = layout
         for index, chain in enumerate(chains):
             # Counts are lists by client: with others they would be those of other workers. Slices may be
@@ -159,6 +163,7 @@ class Resumption:
         number = self._number_of(message)
         was = self._keys.get(number)
         if was is None:
+            self._note_new(message)
             return None
         # Before anything is read: two keys of one size look alike, and with one key more or less in the
         # script each would take the value of its neighbour.
@@ -167,6 +172,32 @@ class Resumption:
         # Also of which nothing is to be here: it is waited for no more.
         del self._keys[number]
         return taken
+
+    def _note_new(self, message: m.Create) -> None:
+        """Note a key that begins as the script has it, if nobody else says so."""
+        spec = message.spec
+        name = spec.store, parameter_of(spec.key)
+        # Sums have been told of; and a table that takes a key's place while the job runs has its value.
+        if spec.scratch or name[1] != spec.key or message.key_id in self._sums:
+            return
+        # The first server hears of all keys. Of those that other servers' snapshots have, each server
+        # knows for itself whether its own part is missing.
+        is_told_here = message.runs if name in self._names else self._layout.server == 0
+        if is_told_here:
+            self._new.append(repr(spec.key))
+
+    def tell_of_new(self, *, over: bool = False) -> None:
+        """Warn of keys that the snapshots lack: one line for all, once no more come or all is ``over``."""
+        # A warning and no error: a script may have got a layer more, of which it knows.
+        is_quiet = over or len(self._new) == self._new_before
+        if self._new and is_quiet:
+            log.warning(
+                "the keys %s begin as the script has them: the snapshots of the job that is resumed do not "
+                "have them",
+                ", ".join(self._new),
+            )
+            self._new.clear()
+        self._new_before = len(self._new)
 
     def _recut(self, message: m.Create, was: KeyRecord, units: Sequence[tuple[int, int]]) -> Taken:
         recut: Recut | DenseRecut

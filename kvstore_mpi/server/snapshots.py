@@ -79,6 +79,8 @@ class Snapshots:
 
     def save_if_due(self, now: float, state: ServerState, store: ShardStore) -> None:
         """Begin to take a snapshot, unless the last one is young or still being taken or written."""
+        if self._resumption is not None:
+            self._resumption.tell_of_new()
         # A disk that is slower than ``every`` makes snapshots rarer; it must not make them pile up in
         # memory.
         writing = self._writer is not None and self._writer.is_alive()
@@ -148,6 +150,8 @@ class Snapshots:
 
     def save(self, state: ServerState, store: ShardStore) -> None:
         """Take a snapshot and wait until it is written: the job is over."""
+        if self._resumption is not None:
+            self._resumption.tell_of_new(over=True)
         # A script that has not trained anything leaves what it would have gone on from as it is.
         if self._waits(state):
             return

@@ -212,6 +212,20 @@ MUTANTS = [
         _RESUMPTION,
     ),
     Mutant(
+        "every server tells of the keys that no snapshot has",
+        _SERVER + "resumption.py",
+        "message.runs if name in self._names else self._layout.server == 0",
+        "name not in self._names or message.runs",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "keys that snapshots lack are told of one by one",
+        _SERVER + "resumption.py",
+        "        is_quiet = over or len(self._new) == self._new_before",
+        "        is_quiet = True",
+        _RESUMPTION,
+    ),
+    Mutant(
         "another table is taken up in its place",
         _SERVER + "resumption.py",
         "    if (asked, message.mode) != (was.spec, was.mode):",

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dense_job import DenseJob
 from support.table_job import TableJob, table
 from support.table_server import LEADER
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, MismatchError
-from kvstore_mpi.records import Growth, KeySpec, Mode, NodeId, Retention, Role, RowInit, Shard, Topology
+from kvstore_mpi.records import (
+    Growth,
+    KeySpec,
+    Mode,
+    NodeId,
+    Retention,
+    Role,
+    RowInit,
+    Shard,
+    Topology,
+    name_of_table,
+)
 from kvstore_mpi.server.snapshot_sets import newest, path_of, remove_older
 from kvstore_mpi.values.row_payloads import CHANGED
 from kvstore_mpi.values.row_sparse import RowSparse
@@ -188,14 +201,15 @@ def test_no_snapshot_is_taken_before_all_tables_are_taken_up(old, tmp_path, capl
     spec = table(None, 400, "float32", (MOD, 6))
     job = TableJob(tmp_path, 3, job="b")
     job.resume()
-    job.create(spec, key_id=7)
+    job.create(replace(spec, key="u"), key_id=7)
     job.save()
     assert files(tmp_path) == OLD
     job.push([1], 1, key_id=7)
     for _ in range(2):
         job.save()
-    said = [record.message for record in caplog.records]
+    new, *said = [record.message for record in caplog.records]
     assert len(said) == 3
+    assert "the keys 'u' begin as the script has them" in new
     assert all("without the keys 't' from now on" in each for each in said)
     assert set(NEW) <= {*files(tmp_path)}
     # It comes after all: the files are still open.
@@ -203,6 +217,56 @@ def test_no_snapshot_is_taken_before_all_tables_are_taken_up(old, tmp_path, capl
     assert {row: found[1:] for (key, row), found in job.content().items() if key == 0} == {
         row: found[1:] for (_, row), found in old.content().items()
     }
+
+
+# --- keys that snapshots lack ---
+
+
+def tick(job):
+    """Let each server look whether a snapshot is due."""
+    for server in job.servers:
+        server.snapshots.save_if_due(0.0, server.state, server.store)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_keys_that_snapshots_lack_are_named_once_together(tmp_path, caplog, after):
+    """As soon as no more come, by one server for all; what is saved nowhere, or is as it was, is not."""
+    known, *new = (KeySpec(0, name, (12,), "float32") for name in ("w", "u", "v"))
+    job = DenseJob(tmp_path, 2)
+    job.give("sgd")
+    job.create(known)
+    job.save()
+    again = DenseJob(tmp_path, after, job="b")
+    again.resume()
+    for spec in (known, *new):
+        again.create(spec)
+        tick(again)
+    again.create(replace(known, key="scratch", scratch=True))
+    again.create(replace(known, key=name_of_table("w")))
+    assert not caplog.records
+    for _ in range(3):
+        tick(again)
+    again.create(replace(known, key="late"))
+    again.save()
+    begin = "begin as the script has them: the snapshots of the job that is resumed do not have them"
+    told = [f"the keys {names} {begin}" for names in ("'u', 'v'", "'late'")]
+    assert [each.message for each in caplog.records] == told
+
+
+def test_a_server_that_lacks_its_own_part_of_a_key_says_so(tmp_path, caplog):
+    """It died before it had saved it, and half of the key goes on."""
+    spec = KeySpec(0, "w", (12,), "float32")
+    job = DenseJob(tmp_path, 2)
+    job.give("sgd")
+    job.servers[1].save()
+    job.create(spec)
+    job.servers[0].save()
+    again = DenseJob(tmp_path, 2, job="b")
+    again.resume()
+    again.create(spec)
+    again.save()
+    [told] = [each.message for each in caplog.records]
+    assert told.startswith("the keys 'w' begin as the script has them")
 
 
 def test_a_script_that_is_late_loses_nothing(old, tmp_path):
