@@ -58,6 +58,13 @@ class RowsWorker(Protocol):
         """
         ...
 
+    def rows_are_pushed(self, store: int, key: Key) -> bool:
+        """Tell whether another worker of an async store has made a table of a key that is dense here.
+
+        Who then makes one, too, has the value that servers have of it.
+        """
+        ...
+
     def release_rows(self, store: int, key: Key) -> None:
         """Give up what a table was before it was cut anew, or the table if it was not; all workers must.
 

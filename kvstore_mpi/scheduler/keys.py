@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import MismatchError, PeerLostError
-from kvstore_mpi.records import ITEMSIZES, Key, KeySpec, Mode, NodeId, Shard, parameter_of
+from kvstore_mpi.records import ITEMSIZES, Key, KeySpec, Mode, NodeId, Role, Shard, parameter_of
 from kvstore_mpi.scheduler.roster import RANK_0
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -55,6 +55,9 @@ class AgreedKeys:
         # its place, so that its pushes and those of one with dense gradients would never meet.
         self._dense: dict[tuple[int, Key], NodeId] = {}
         self._tables: dict[tuple[int, Key], NodeId] = {}
+        # Of asynchronous stores, where a worker need not push: one that has the key dense, and only pulls
+        # it, would never learn that its value is in the table.
+        self._told: dict[tuple[int, Key], m.Declare] = {}
 
     @property
     def are_loose(self) -> bool | None:
@@ -67,10 +70,17 @@ class AgreedKeys:
     def declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
         """A worker wants a key."""
         name = message.spec.store, parameter_of(message.spec.key)
+        told: list[Send] = []
         if name[1] != message.spec.key:  # a table in the place of a key that was dense
             self._tables.setdefault(name, sender)
             if name in self._dense:
                 return [_refuse(sender, self._two_kinds(name), message.spec)]
+            told = self._tell(sender, name, message)
+        elif name in self._told:  # who makes the key after that, as a client that is started again
+            told = [Send(sender, self._told[name])]
+        return [*told, *self._declare(sender, message, now)]
+
+    def _declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
         agreed = self._keys.get(_name(message.spec))
         if agreed is not None:
             return [self._answer(sender, message, agreed)]
@@ -85,6 +95,14 @@ class AgreedKeys:
         self._parked = [p for p in self._parked if p not in waiting]
         answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
         return [self._answer(sender, message, agreed), *answers]
+
+    def _tell(self, sender: NodeId, name: tuple[int, Key], message: m.Declare) -> list[Send]:
+        """Tell the others that somebody pushes rows of a key, if they would not meet in its rounds."""
+        if message.mode != Mode.ASYNC.value or name in self._told:
+            return []
+        self._told[name] = message
+        others = [node for node in self._roster.present if node.role is Role.WORKER and node != sender]
+        return [Send(node, message) for node in others]
 
     def pushed_densely(self, sender: NodeId, message: m.PushesDensely) -> list[Send]:
         """A worker pushes a dense gradient of a key for the first time."""

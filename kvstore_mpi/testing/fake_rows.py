@@ -114,6 +114,10 @@ class Tables:
             assert give or self._keeps_tables(mode)
             self._answer(each.call, each.done, give)
 
+    def is_begun(self, store: int, key: Key) -> bool:
+        """Tell whether some worker has called ``init_rows``."""
+        return (store, key) in self._inits
+
     def row_bytes(self, store: int) -> dict[Key, int]:
         """Return the bytes of a row of each table of a store."""
         return {

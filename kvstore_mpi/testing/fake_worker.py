@@ -237,6 +237,10 @@ class FakeWorker(Uncounted):
         with self._rows_call("init", store, key) as call:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
 
+    def rows_are_pushed(self, store: int, key: Key) -> bool:
+        """See ``RowsWorker``."""
+        return self._group.tables.is_begun(store, key)
+
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``rows_interface.RowsWorker``; nothing is counted."""
         sizes = self._group.tables.row_bytes(store)

@@ -58,7 +58,7 @@ class Peers(Message, frozen=True):
 class Declare(Message, frozen=True):
     """A worker wants a key; rank 0's declaration fixes shape, dtype and placement.
 
-    With ``quorum`` the rounds of the store do not wait for all clients.
+    ``quorum``: rounds do not wait for all clients. To a worker: another has made a table of a dense key.
     """
 
     spec: KeySpec

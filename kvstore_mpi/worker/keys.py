@@ -30,6 +30,8 @@ class WorkerKeys:
     Attributes:
         by_name: The keys by the number of their store and their name.
         by_id: The keys that have their place, by the number that all processes know.
+        tables_elsewhere: Keys, as those by name, that are dense here, and of which another worker of an
+            asynchronous store pushes rows.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class WorkerKeys:
         self._terms: dict[int, StoreTerms] = {}
         self.by_name: dict[tuple[int, Key], KeyState] = {}
         self.by_id: dict[int, KeyState] = {}
+        # By what the script calls them: it may know them as dense only.
+        self.tables_elsewhere: set[tuple[int, Key]] = set()
         self._removed_pushes = 0
 
     # --- stores ---

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
+from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology, parameter_of
 from kvstore_mpi.values.dense import neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -167,8 +167,11 @@ class WorkerState:
 
     # --- init ---
 
-    def placed(self, message: m.Placed, now: float) -> Instructions:
-        """A key has its number and its place; rank 0 gives the servers its value, the others ask for it."""
+    def placed(self, message: m.Placed | m.Declare, now: float) -> Instructions:
+        """A key has its place: rank 0 gives servers its value, others ask; or others made it a table."""
+        if isinstance(message, m.Declare):
+            self.keys.tables_elsewhere.add((message.spec.store, parameter_of(message.spec.key)))
+            return []
         key, shards = self.keys.place(message)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
@@ -346,6 +349,8 @@ class WorkerState:
         """Return whether the ranks of a client pull a key together, so that they have the same bits."""
         # Parameters must not differ between the ranks, and others' pushes may come between two pulls.
         begins = key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC
+        # Of a table in the place of a dense key all have a value, and one rank alone may come to it.
+        begins = begins and parameter_of(key.spec.key) == key.spec.key
         return not key.alone and (key.is_exchanged or begins)
 
     # --- what ends otherwise ---

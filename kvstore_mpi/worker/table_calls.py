@@ -100,6 +100,12 @@ class TableCalls:
         is_sync = self._modes[store] is Mode.SYNC and store not in self._with_quorum
         return not local and is_sync and self.num_clients == 1 < self.mpi_size == self.client_hosts
 
+    def rows_are_pushed(self, store: int, key: Key) -> bool:
+        """See ``rows_interface.RowsWorker``."""
+        # Any thread may look. Whoever was at a barrier behind the first such push has been told: the
+        # coordinator has said both, in this order.
+        return (store, key) in self._state.keys.tables_elsewhere
+
     def release_rows(self, store: int, key: Key) -> None:
         """See ``rows_interface.RowsWorker``."""
         # Behind all operations that were called before: they are posted in the order of the calls.

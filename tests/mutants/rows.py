@@ -15,6 +15,20 @@ _RULES = "kvstore_mpi/server_optimizers/"
 
 MUTANTS = [
     Mutant(
+        "who only pulls a key never has the rows that others push",
+        "kvstore_mpi/adapters/mxnet/tables/row_calls.py",
+        "        return self._tables.follow(key)",
+        "        return False",
+        ("contract/test_rows_of_others.py",),
+    ),
+    Mutant(
+        "who pulls a table that others have made waits for its client",
+        "kvstore_mpi/worker/state.py",
+        "        begins = begins and parameter_of(key.spec.key) == key.spec.key",
+        "        begins = bool(begins)",
+        ("contract/test_rows_of_others.py",),
+    ),
+    Mutant(
         "the factor of the last table is used again",
         _KERNELS,
         "if columns > len(self._factors) or self._factor != factor or self._factors.dtype != dtype:",

@@ -13,6 +13,20 @@ _IN = "kvstore_mpi/scheduler/"
 
 MUTANTS = [
     Mutant(
+        "who makes a key later is not told of its table",
+        _IN + "keys.py",
+        "        elif name in self._told:",
+        "        elif False:",
+        _KEYS,
+    ),
+    Mutant(
+        "all are told of tables that all push in rounds",
+        _IN + "keys.py",
+        "        if message.mode != Mode.ASYNC.value or name in self._told:",
+        "        if name in self._told:",
+        _KEYS,
+    ),
+    Mutant(
         "workers' rows may begin differently",
         _IN + "keys.py",
         '        for what in ("shape", "dtype", "layout", "partitions", "growth"):',

@@ -169,7 +169,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         for each, outs in group(key, out).items():
             wanted = dense_ones(outs) if ignore_sparse else outs
             self._exchange.check_arrays(each, wanted, converts=True)
-            if wanted and each in self._tables:
+            if wanted and self._is_pulled_as_table(each):
                 self._tables.pull(each, wanted, priority)
             elif wanted:
                 self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)

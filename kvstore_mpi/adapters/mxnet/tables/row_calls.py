@@ -8,6 +8,7 @@ from kvstore_mpi.adapters.mxnet.bridge import native
 from kvstore_mpi.adapters.mxnet.bridge.arguments import group_ids, group_rows
 from kvstore_mpi.adapters.mxnet.bridge.row_arrays import row_numbers, rows_of
 from kvstore_mpi.adapters.mxnet.exchange.calls import checked
+from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import parameter_of
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
     from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
+    from kvstore_mpi.adapters.mxnet.updates.updates import Updates
     from kvstore_mpi.records import Key
 
 
@@ -25,6 +27,7 @@ class RowCalls:
     _exchange: Exchange
     _mode: str
     _tables: RowKeys
+    _updates: Updates
 
     def _pulled(self, key: Key, priority: int) -> NDArray:
         raise NotImplementedError
@@ -36,6 +39,13 @@ class RowCalls:
                 if isinstance(staging, RowTable):
                     staging.others_pushed = True
             self._tables.prefetched.all_have_met()
+
+    def _is_pulled_as_table(self, key: Key) -> bool:
+        """Tell whether a key is a table now; it may have become one by what another worker has pushed."""
+        if key in self._tables or self._mode != "async":
+            return key in self._tables
+        # Otherwise nothing that is pushed would ever come to who only pulls: it is in the table.
+        return self._tables.follow(key)
 
     @checked
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
@@ -55,7 +65,7 @@ class RowCalls:
                     f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
                     "use pull for dense arrays"
                 )
-            if each in self._tables:
+            if self._is_pulled_as_table(each):
                 self._tables.pull_rows(each, outs, ids, priority)
                 continue
             rows = rows_of(each, self._pulled(each, priority), ids)
@@ -87,4 +97,7 @@ class RowCalls:
     @checked
     def partitioner(self, name: Any, pieces: int | str, by: str = "mod") -> None:
         """Say how tables of this name or pattern are cut, before ``init``; see docs/sparse.md."""
-        self._tables.partitions.say(name, pieces, by, self._exchange.stagings, self._tables.names())
+        stagings = self._exchange.stagings
+        tables = [key for key, each in stagings.items() if isinstance(each, RowTable)]
+        names = {key: str(getattr(parameter_of(self._updates, key), "name", key)) for key in tables}
+        self._tables.partitions.say(name, pieces, by, stagings, names)

@@ -52,6 +52,8 @@ class ClientCounts:
 
         ``may_move``: from this rank's view the table may leave the servers; see ``may_move``.
         """
+        if key not in self._windows:  # made of a dense key: by its first push, on all ranks of the client
+            self.created(key)
         window = self._windows[key]
         window.pushes += 1
         if not ends_window(window.pushes):
@@ -123,7 +125,9 @@ class ClientCounts:
 
     def of(self, key: Key) -> Counted | None:
         """Return what is known of a table: of several ranks, of the last window that has ended."""
-        window = self._windows[key]
+        window = self._windows.get(key)
+        if window is None:  # as above, and not pushed
+            return None
         if window.buffer is not None:
             return window.last
         own = self._own(key)

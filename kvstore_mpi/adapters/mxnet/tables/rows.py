@@ -115,6 +115,7 @@ class RowKeys:
         elif first:
             source = np.ascontiguousarray(dense(value).asnumpy())
         self._create(key, table, source, route)
+        self.counts.created(key)
         return True
 
     def takes(self, key: Key, values: Sequence[NDArray]) -> bool:
@@ -131,20 +132,26 @@ class RowKeys:
         route = self._route_of(key, staging.shape, staging.dtype, is_sparse=False) if is_first else None
         if self._moves is not None and self._moves.before_dense_push(key, values, route):
             return True
-        if route is None:
+        if route is not None:
+            self._take_place(key, staging, route)
+        return route is not None
+
+    def follow(self, key: Key) -> bool:
+        """Make a table of a dense key of which another worker pushes rows; tell whether one does."""
+        staging = self._exchange.stagings.known(key)
+        route = self._route_of(key, staging.shape, staging.dtype, is_sparse=False)
+        if route is None or not self._worker.rows_are_pushed(self._exchange.store, key):
             return False
+        self._take_place(key, staging, route)
+        return True
+
+    def _take_place(self, key: Key, staging: Staging, route: Route) -> None:
+        """Make a table of a key that was dense so far, and not pushed."""
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
         self._create(key, table, staging.buffer.reshape(staging.shape), route)
         if staging.loaded is not None and not self._updates.on_workers:
             self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
-        return True
-
-    def names(self) -> dict[Key, str]:
-        """Return the tables that there are, with the names of their parameters if these are known."""
-        stagings = self._exchange.stagings.items()
-        tables = [key for key, staging in stagings if isinstance(staging, RowTable)]
-        return {key: str(getattr(parameter_of(self._updates.updater, key), "name", key)) for key in tables}
 
     def _route_of(self, key: Key, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> Route | None:
         """Return the route of a table, or ``None`` for a key that is none: its like is summed densely."""
@@ -170,7 +177,6 @@ class RowKeys:
         if not self.has_any:
             tell_that_servers_keep_all(exchange.worker, self._mode)
         self.has_any = True
-        self.counts.created(key)
         exchange.queue(
             lambda done: ended.add_done_callback(lambda result: done(result.result())),
             mutable=[table.array],
@@ -182,6 +188,7 @@ class RowKeys:
         staging.buffer.reshape(value.shape)[...] = value
         table = RowTable(value.shape, staging, is_sparse=False, is_mirror=True)
         self._create(key, table, staging.buffer.reshape(value.shape), Route.SERVERS)
+        self.counts.created(key)
         table.note_push()
 
     def optimizer_set(self, updates: Updates) -> None:
