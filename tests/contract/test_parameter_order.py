@@ -23,6 +23,7 @@ LAYOUTS = {
     "pure MPI": {"workers_per_client": 2, "servers": 0},
     "servers": {"clients": 2, "servers": 2},
     "sums": {"clients": 2, "servers": 1},
+    "own updates": {"clients": 2, "servers": 1},
 }
 
 
@@ -57,6 +58,7 @@ def outcome(layout, numbers):
             # That of sums is one that servers do not know.
             optimizer = Lion() if layout == "sums" else "sgd"
             kwargs = {"optimizer": optimizer, "kvstore": KVStoreMPI("sync", worker)}
+            kwargs["update_on_kvstore"] = layout != "own updates"
             trainers.append((net, gluon.Trainer(net.collect_params(), **kwargs)))
         for net, trainer in trainers:
             with autograd.record():
@@ -80,7 +82,26 @@ def test_layers_that_are_counted_across_ten(layout):
     assert "different orders" in outcome(layout, [(9, 10), (8, 9)])
 
 
-@pytest.mark.parametrize("layout", ["pure MPI", "servers"])
+@pytest.mark.parametrize("layout", ["pure MPI", "servers", "own updates"])
 def test_layers_that_are_counted_from_elsewhere(layout):
     """Their order is the same."""
     assert outcome(layout, [(7, 8), (5, 6)]) == ""
+
+
+@pytest.mark.parametrize("layout", ["pure MPI", "servers"])
+def test_an_optimizer_that_knows_parameters_without_a_trainer(layout):
+    """As one that a script gives by itself; what is told twice of a store counts once."""
+    cluster = Cluster(MemoryNetwork().transport, **LAYOUTS[layout])
+    told = []
+    try:
+        for worker, names in zip(cluster.workers, (("d10_w", "d9_w"), ("d8_w", "d9_w"))):
+            worker.tell_numbers = told.append
+            store = KVStoreMPI("sync", worker)
+            parameters = {key: gluon.Parameter(name, shape=(2,)) for key, name in enumerate(names)}
+            for _ in range(2):
+                store.set_optimizer(mx.optimizer.SGD(param_dict=parameters))
+    finally:
+        cluster.close()
+    one, other = told
+    assert (one.store, one.given, one.key, one.step) == (other.store, other.given, other.key, other.step)
+    assert one.digest != other.digest

@@ -26,6 +26,20 @@ MUTANTS = [
         ("contract/test_parameter_order.py",),
     ),
     Mutant(
+        "the order of parameters is not told where a Trainer updates",
+        "kvstore_mpi/adapters/mxnet/names.py",
+        "        if tells and isinstance(kvstore, KVStoreMPI):",
+        "        if False:",
+        ("contract/test_parameter_order.py",),
+    ),
+    Mutant(
+        "an order that is told twice counts as another worker's",
+        "kvstore_mpi/adapters/mxnet/updates/parameter_order.py",
+        "    if of_these in exchange.orders_told:",
+        "    if False:",
+        ("contract/test_parameter_order.py",),
+    ),
+    Mutant(
         "names are compared as they are",
         "kvstore_mpi/adapters/mxnet/updates/parameter_order.py",
         "    order = normalised(names)",

@@ -17,10 +17,11 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
+from kvstore_mpi.adapters.mxnet.updates.parameter_order import tell_names
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _MODES = {
     "sync-mpi": "sync",
@@ -72,21 +73,28 @@ def register() -> None:
     mx.kv.KVStoreBase.kv_registry = registry
     for users in (mx.model, mx.gluon.trainer, mx.module.module):
         create = users._create_kvstore  # noqa: SLF001  there is no other way
-        users._create_kvstore = _opening_ours(getattr(create, "__wrapped__", create))  # noqa: SLF001
+        opening = _opening_ours(getattr(create, "__wrapped__", create), tells=users is mx.gluon.trainer)
+        users._create_kvstore = opening  # noqa: SLF001
 
 
-def _opening_ours(create: Callable[..., Any]) -> Callable[..., Any]:
+def _opening_ours(create: Callable[..., Any], *, tells: bool) -> Callable[..., Any]:
     """Let Trainers and Modules open the stores of this package that they are given by name.
 
     With one device MXNet drops a store by name unless that has ``dist`` in it, in small letters: the worker
     would train apart.
+
+    Args:
+        create: MXNet's own.
+        tells: By the order in which parameters are given their keys are numbered: tell it other workers.
     """
 
     @wraps(create)
-    def opening(kvstore: Any, *args: Any, **kwargs: Any) -> Any:
+    def opening(kvstore: Any, num_devices: int, parameters: Mapping[str, Any]) -> Any:
         if isinstance(kvstore, str) and mx.kv.KVStoreBase.kv_registry.answers_for(kvstore.lower()):
             kvstore = mx.kv.create(kvstore)
-        return create(kvstore, *args, **kwargs)
+        if tells and isinstance(kvstore, KVStoreMPI):
+            tell_names(kvstore._exchange, list(parameters))  # noqa: SLF001  of this package
+        return create(kvstore, num_devices, parameters)
 
     return opening
 

@@ -43,6 +43,7 @@ class Exchange:
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
         routes: Which keys the workers sum and which the servers have, where that is not the same for all.
+        orders_told: Digests of the names of parameters whose order others have been told.
         check: Raises what has gone wrong so far.
     """
 
@@ -60,6 +61,7 @@ class Exchange:
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
         self.counts_before = CountsBefore(self, mode)
+        self.orders_told: set[int] = set()
         self.compress: str | None = None  # what optimizers that are set from now on are to have
 
     def take_routes(self, routes: KeyRoutes) -> None:

@@ -30,12 +30,24 @@ def tell_order(exchange: Exchange, optimizer: Any) -> None:
     parameters = getattr(optimizer, "param_dict", {})
     # A script may give an optimizer parameters that are none of Gluon's, under keys of several types.
     names = [str(getattr(parameters[key], "name", key)) for key in sorted(parameters, key=str)]
+    tell_names(exchange, names)
+
+
+def tell_names(exchange: Exchange, names: Sequence[str]) -> None:
+    """Tell the order of parameters of these names, once for each store.
+
+    A Trainer has them when it opens its store, whether or not it then gives it the optimizer.
+    """
     if not names or exchange.worker.num_workers == 1:
         return
     order = normalised(names)
     # Only what is the same but for its order is compared, by having its names in the place of the number of
     # an optimizer: other names say nothing of layers.
     of_these, digest = (zlib.crc32(repr(each).encode()) for each in (sorted(order), order))
+    # Twice would be taken for another worker's.
+    if of_these in exchange.orders_told:
+        return
+    exchange.orders_told.add(of_these)
     shown = {name: float(number) for number, name in enumerate(names[:_SHOWN])}
     exchange.worker.tell_numbers(OptimizerNumbers(exchange.store, of_these, "", 0, digest, shown))
 
