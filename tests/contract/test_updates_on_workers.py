@@ -131,3 +131,18 @@ def test_svrg(make_store):
     assert found.keys() == expected.keys() == {"fc_weight", "fc_bias"}
     for name, weight in expected.items():
         np.testing.assert_allclose(found[name], weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0)], ids=str)
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_shapes_that_are_unknown_ones_to_mxnet(make_group, num_servers, shape):
+    """Without dimensions or elements: they are updated outside of the scope of NumPy's shapes, too."""
+    kv = KVStoreMPI("sync", make_group(num_servers=num_servers).workers[0])
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.5))
+    with mx.util.np_shape(True):
+        value, out = mx.nd.ones(shape), mx.nd.zeros(shape)
+    kv.init("w", value)
+    kv.push("w", value)
+    kv.pushpull("w", value, out=out)
+    with mx.util.np_shape(True):
+        np.testing.assert_array_equal(out.asnumpy(), np.full(shape, 1 - 0.5 - 0.75))

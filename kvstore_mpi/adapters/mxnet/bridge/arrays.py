@@ -63,7 +63,7 @@ class Staging:
         self.shape = shape
         self.dtype = dtype
         self.is_pinned = False
-        with _shapes_of(shape):
+        with shapes_of(shape):
             if dtype in ZERO_COPY_DTYPES and 0 not in shape:
                 self.buffer = allocate(int(np.prod(shape, dtype=np.int64)), dtype)
                 # A view, because MXNet makes the array that it is given read-only.
@@ -78,7 +78,7 @@ class Staging:
 
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""
-        with _shapes_of(self.shape):
+        with shapes_of(self.shape):
             native.copy(dense(values[0]), self.array)
             for value in values[1:]:
                 # Not add_n: given weights in oneDNN's layout it would put the sum in that layout, too.
@@ -140,7 +140,7 @@ def view_of(value: NDArray, dtype: str, size: int) -> Any:
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
     """Queue copies of a dense array into arrays of any device and storage type."""
-    with _shapes_of(native.shape_of(source)):
+    with shapes_of(native.shape_of(source)):
         for out in outs:
             native.copy(source if native.is_dense(out) else source.tostype(out.stype), out)
 
@@ -178,7 +178,7 @@ def dtype_name(array: NDArray) -> str:
     return name
 
 
-def _shapes_of(shape: tuple[int, ...]) -> Any:
+def shapes_of(shape: tuple[int, ...]) -> Any:
     """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
     return _ORDINARY if shape and 0 not in shape else mx.util.np_shape(True)
 

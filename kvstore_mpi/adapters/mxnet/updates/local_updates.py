@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.bridge.arrays import shapes_of
 from kvstore_mpi.adapters.mxnet.exchange import row_weights
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import check_keys, frozen_keys
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
@@ -138,7 +139,8 @@ class LocalUpdates:
             weight.fill([staging.array])
             self._weights[key], self._sparse[key] = weight.array, weight
         else:
-            self._weights[key] = staging.array.copy()
+            with shapes_of(staging.shape):
+                self._weights[key] = staging.array.copy()
 
     def give_up(self, key: Key) -> NDArray:
         """Update a key no more; return its weight."""
@@ -176,7 +178,8 @@ class LocalUpdates:
             of_key = staging.array.tostype("row_sparse"), self._weights[key], self._sparse.get(key)
             row_weights.update(self.updater, key, *of_key, meet=self._exchange.meet)
         else:
-            self.updater(key, staging.array, self._weights[key])
+            with shapes_of(staging.shape):
+                self.updater(key, staging.array, self._weights[key])
 
     def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Any]]) -> None:
         """Let a sum wait for those of all other keys, if their norm is bounded; see ``ClippedSteps``."""
