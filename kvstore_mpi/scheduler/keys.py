@@ -57,7 +57,7 @@ class AgreedKeys:
         self._tables: dict[tuple[int, Key], NodeId] = {}
         # Of asynchronous stores, where a worker need not push: one that has the key dense, and only pulls
         # it, would never learn that its value is in the table.
-        self._told: dict[tuple[int, Key], m.Declare] = {}
+        self._told: set[tuple[int, Key]] = set()
 
     @property
     def are_loose(self) -> bool | None:
@@ -75,9 +75,9 @@ class AgreedKeys:
             self._tables.setdefault(name, sender)
             if name in self._dense:
                 return [_refuse(sender, self._two_kinds(name), message.spec)]
-            told = self._tell(sender, name, message)
+            told = self._tell(sender, name, message.mode)
         elif name in self._told:  # who makes the key after that, as a client that is started again
-            told = [Send(sender, self._told[name])]
+            told = [Send(sender, m.PushesRows(*name))]
         return [*told, *self._declare(sender, message, now)]
 
     def _declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
@@ -96,13 +96,13 @@ class AgreedKeys:
         answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
         return [self._answer(sender, message, agreed), *answers]
 
-    def _tell(self, sender: NodeId, name: tuple[int, Key], message: m.Declare) -> list[Send]:
+    def _tell(self, sender: NodeId, name: tuple[int, Key], mode: str) -> list[Send]:
         """Tell the others that somebody pushes rows of a key, if they would not meet in its rounds."""
-        if message.mode != Mode.ASYNC.value or name in self._told:
+        if mode != Mode.ASYNC.value or name in self._told:
             return []
-        self._told[name] = message
+        self._told.add(name)
         others = [node for node in self._roster.present if node.role is Role.WORKER and node != sender]
-        return [Send(node, message) for node in others]
+        return [Send(node, m.PushesRows(*name)) for node in others]
 
     def pushed_densely(self, sender: NodeId, message: m.PushesDensely) -> list[Send]:
         """A worker pushes a dense gradient of a key for the first time."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.server.snapshot_records import VALUE
-from kvstore_mpi.wire.messages import MASTER
+from kvstore_mpi.wire.state_parts import MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.wire.state_parts import PART_BYTES, count_alone
+from kvstore_mpi.wire.state_parts import PART_BYTES, StatePart, count_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -111,7 +111,7 @@ class OptimizerRequests:
 
     def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:
         """Send the states of a store, about a megabyte in each message."""
-        parts: list[m.StatePart] = []
+        parts: list[StatePart] = []
         payloads: list[Any] = []
         room = PART_BYTES
         units = self._state.keys.units(message.store)
@@ -141,6 +141,6 @@ class OptimizerRequests:
         return [Send(peer, m.Ok(message.request))] if message.last else ()
 
 
-def _count_of(unit: Unit) -> tuple[m.StatePart, memoryview]:
+def _count_of(unit: Unit) -> tuple[StatePart, memoryview]:
     """Return how often a unit was updated, as a part of its state."""
     return count_alone((unit.key.key_id, unit.slices[0].lo, unit.slices[-1].hi, unit.updates))

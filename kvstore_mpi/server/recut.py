@@ -14,7 +14,7 @@ from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE
 from kvstore_mpi.values.row_index import ABSENT
 from kvstore_mpi.values.row_sparse import RowSparse
-from kvstore_mpi.wire.messages import MASTER
+from kvstore_mpi.wire.state_parts import MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

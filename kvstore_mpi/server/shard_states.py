@@ -8,8 +8,7 @@ import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.server.snapshot_records import VALUE
-from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import count_alone, split_state
+from kvstore_mpi.wire.state_parts import MASTER, NO_ARRAY, StatePart, count_alone, split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +32,7 @@ def weight_of(shard: DenseShard, rule: Rule, lo: int, hi: int) -> Array:
     return shard.view(shard.master, lo, hi)
 
 
-def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryview]]:
+def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[StatePart, memoryview]]:
     """Yield the states of a unit in parts of at most ``PART_BYTES``."""
     lo, hi = unit.slices[0].lo, unit.slices[-1].hi
     arrays = dict(enumerate(shard.states.get(lo, ())))
@@ -42,7 +41,7 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
     count = len(arrays)
     # With the master: training that goes on from the rounded value would take other steps.
     if shard.master is not None:
-        arrays[m.MASTER] = shard.view(shard.master, lo, hi)
+        arrays[MASTER] = shard.view(shard.master, lo, hi)
     head = (unit.key.key_id, lo, hi, unit.updates)
     # Also for a rule without states: schedules go on by the count of updates.
     if not arrays:
@@ -51,19 +50,19 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
         yield from split_state(head, index, count, array)
 
 
-def write(shard: DenseShard, unit: Unit, part: m.StatePart, payload: Any) -> None:
+def write(shard: DenseShard, unit: Unit, part: StatePart, payload: Any) -> None:
     """Write one part of a state."""
     # Adam corrects its bias by this count, and with another would take a step of the wrong size.
     unit.count_from(part.count)
-    if part.array == m.NO_ARRAY:
+    if part.array == NO_ARRAY:
         return
     data = np.frombuffer(payload, np.dtype(part.dtype))
     target = _state_array(shard, part)
     target[part.offset : part.offset + data.size] = data
 
 
-def _state_array(shard: DenseShard, part: m.StatePart) -> Array:
-    if part.array == m.MASTER:
+def _state_array(shard: DenseShard, part: StatePart) -> Array:
+    if part.array == MASTER:
         if shard.master is None:
             # From the value, since what is loaded may be of some units only.
             shard.master = shard.value.astype(np.float32)
@@ -87,7 +86,7 @@ def contents(shard: DenseShard) -> list[tuple[Place, Array]]:
     # Copies, which a thread writes out: updates of the next messages go into the arrays.
     arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
     if shard.master is not None:
-        arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
+        arrays.append(((MASTER, shard.lo), shard.master.copy()))
     for lo, state in shard.states.items():
         arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
     return arrays
@@ -99,7 +98,7 @@ def restore(shard: DenseShard, arrays: Iterable[tuple[Place, Array]]) -> None:
     for (index, lo), array in arrays:
         if index == VALUE:
             np.copyto(shard.value, array)
-        elif index == m.MASTER:
+        elif index == MASTER:
             shard.master = array.copy()
         else:
             shard.states[lo] = (*shard.states.get(lo, ()), array.copy())

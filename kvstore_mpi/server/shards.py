@@ -22,6 +22,7 @@ from kvstore_mpi.values.base import ServerBases, gradient_of
 from kvstore_mpi.values.coding import CODINGS, RAW, Coded
 from kvstore_mpi.values.dense import Dense, blocks, sum_of_squares
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_parts import StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -378,12 +379,11 @@ class ShardStore:
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
-        ends = {unit.slices[0].lo: unit.slices[-1].hi for unit in units}
-        shard_states.check(shard, rule, ends)
+        shard_states.check(shard, rule, {unit.slices[0].lo: unit.slices[-1].hi for unit in units})
 
     # --- optimizer states ---
 
-    def states(self, units: Iterable[Unit]) -> Iterator[tuple[m.StatePart, memoryview]]:
+    def states(self, units: Iterable[Unit]) -> Iterator[tuple[StatePart, memoryview]]:
         """Yield the optimizer states of units in parts of at most ``PART_BYTES``."""
         for unit in units:
             shard = self._shards.get(unit.key.key_id)
@@ -392,7 +392,7 @@ class ShardStore:
             else:
                 yield from shard_states.read(shard, unit)
 
-    def put_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
+    def put_state(self, unit: Unit, part: StatePart, payload: Any) -> None:
         """Write one part of a state."""
         if part.key_id in self.tables:
             self.tables[part.key_id].write_state(unit, part, payload)

@@ -25,7 +25,7 @@ from kvstore_mpi.server.snapshot_records import (
 from kvstore_mpi.values.row_init import check_init
 from kvstore_mpi.values.row_sparse import TABLE_LAYOUTS, RowSparse
 from kvstore_mpi.values.row_table import check_retention
-from kvstore_mpi.wire.messages import MASTER
+from kvstore_mpi.wire.state_parts import MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

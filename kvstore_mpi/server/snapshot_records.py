@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 # Below 0, as the arrays of a state are numbered from 0.
 VALUE = -3
-"""Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
+"""Instead of the number of a state's array (cf. ``state_parts.MASTER``): the key's value."""
 
 UPDATES, PLACES, LAST_USED, USES = range(-7, -3)
 """Likewise, of a piece of a table that grows: how often it was updated, and of each row that is there, or

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstore_mpi.server.changed_rows import ChangedRows
 from kvstore_mpi.server.snapshot_records import VALUE
-from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_parts import MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ class TablePiece:
         # The value first, then the master: the check of a header wants this order.
         yield VALUE, self.value
         if self.master is not None:
-            yield m.MASTER, self.master
+            yield MASTER, self.master
         yield from enumerate(self.states or ())
 
     def edits(self, mark: Mark | None) -> Array | None:

@@ -30,7 +30,7 @@ from kvstore_mpi.values.row_payloads import CHANGED, NEWER
 from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import count_alone, split_state
+from kvstore_mpi.wire.state_parts import MASTER, NO_ARRAY, StatePart, count_alone, split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -226,7 +226,7 @@ class TableShard:
 
     # --- optimizer states ---
 
-    def read_states(self, unit: Unit) -> Iterator[tuple[m.StatePart, memoryview]]:
+    def read_states(self, unit: Unit) -> Iterator[tuple[StatePart, memoryview]]:
         """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard.
 
         Of a table that grows they are in snapshots only: another job would have other rows.
@@ -242,7 +242,7 @@ class TableShard:
         arrays = dict(enumerate(piece.states or ()))
         count = len(arrays)
         if piece.master is not None:
-            arrays[m.MASTER] = piece.master
+            arrays[MASTER] = piece.master
         head = (unit.key.key_id, lo, hi, unit.updates)
         if not arrays:
             # Also of a rule without states: schedules go on by the count of updates.
@@ -250,16 +250,16 @@ class TableShard:
         for index, array in arrays.items():
             yield from split_state(head, index, count, array)
 
-    def write_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
+    def write_state(self, unit: Unit, part: StatePart, payload: Any) -> None:
         """Write a part of a piece's state."""
         # Adam corrects its bias by this count: with another one its steps would have another size.
         unit.count_from(part.count)
-        if part.array == m.NO_ARRAY:
+        if part.array == NO_ARRAY:
             return
         piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
         piece.catch_up()  # by the states that are overwritten
         piece.edited.note_all()
-        if part.array == m.MASTER:
+        if part.array == MASTER:
             if piece.master is None:
                 piece.master = piece.value.astype(np.float32)
             target = piece.master
@@ -324,7 +324,7 @@ class TableShard:
             piece = self._pieces[lo]
             if index == VALUE:
                 piece.value[...] = array.reshape(piece.value.shape)
-            elif index == m.MASTER:
+            elif index == MASTER:
                 piece.master = array.reshape(piece.value.shape).copy()
             else:
                 # Appended: the check of the header has seen to it that they come in the order of their

@@ -10,29 +10,7 @@ from typing import Any
 
 from kvstore_mpi.records import Announced, KeySpec, OptimizerNumbers
 from kvstore_mpi.wire.message import Message
-
-MASTER, NO_ARRAY = -1, -2
-
-
-class StatePart(Message, frozen=True, tag=False):
-    """A run of one state array of elements ``[lo, hi)`` of a key.
-
-    ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
-    (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds elements
-    from ``offset`` on, of ``total``. ``count`` is that of updates so far, ``arrays`` that of arrays.
-    """
-
-    # No tag: it travels inside of messages only, and their types say what it is.
-    key_id: int
-    lo: int
-    hi: int
-    count: int
-    array: int
-    arrays: int
-    offset: int
-    total: int
-    dtype: str
-
+from kvstore_mpi.wire.state_parts import StatePart
 
 # --- worker or server -> scheduler, and back -------------------------------------------------------
 
@@ -58,7 +36,7 @@ class Peers(Message, frozen=True):
 class Declare(Message, frozen=True):
     """A worker wants a key; rank 0's declaration fixes shape, dtype and placement.
 
-    ``quorum``: rounds do not wait for all clients. To a worker: another has made a table of a dense key.
+    With ``quorum`` the rounds of the store do not wait for all clients.
     """
 
     spec: KeySpec
@@ -106,6 +84,13 @@ class Numbers(Message, frozen=True):
 
 class PushesDensely(Message, frozen=True):
     """A worker makes its first push of a key that could be a table, and it is none."""
+
+    store: int
+    key: int | str
+
+
+class PushesRows(Message, frozen=True):
+    """To a worker of an asynchronous store: another pushes rows of a key that is dense here."""
 
     store: int
     key: int | str
@@ -390,7 +375,7 @@ class States(Message, frozen=True):
 
 ToScheduler = Join | Declare | PushesDensely | BarrierArrive | Numbers | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
-_FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
+_FromScheduler = Peers | Placed | PushesRows | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm
 _InClient = Announce | Released | Arrived | Ready
 _OfKeys = Create | Share | Push | Pull | Resume | Drop

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.state_parts import StatePart
 
 if TYPE_CHECKING:
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.records import KeySpec, NodeId
     from kvstore_mpi.values.base import ClientBase, ClientResidual
-    from kvstore_mpi.wire import messages as m
     from kvstore_mpi.worker.collectives import Collective
     from kvstore_mpi.worker.records import KeyState
 
@@ -74,7 +74,7 @@ class ReceivedPart(NamedTuple):
     """A part of an optimizer state as a server sent it."""
 
     spec: KeySpec
-    part: m.StatePart
+    part: StatePart
     payload: Any
 
 

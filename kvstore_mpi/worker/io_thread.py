@@ -292,7 +292,7 @@ class WorkerIo:
                 state.servers.unconfirmed -= 1
             case m.StepNorm():
                 return membership.step_norm(peer, message)
-            case m.Placed() | m.Declare():
+            case m.Placed() | m.PushesRows():
                 return state.placed(message, now)
             case m.Shared():  # pushes from now on; those that wait travel as they were queued
                 state.keys.by_id[message.key_id].shared.add(peer)

@@ -167,10 +167,10 @@ class WorkerState:
 
     # --- init ---
 
-    def placed(self, message: m.Placed | m.Declare, now: float) -> Instructions:
+    def placed(self, message: m.Placed | m.PushesRows, now: float) -> Instructions:
         """A key has its place: rank 0 gives servers its value, others ask; or others made it a table."""
-        if isinstance(message, m.Declare):
-            self.keys.tables_elsewhere.add((message.spec.store, parameter_of(message.spec.key)))
+        if isinstance(message, m.PushesRows):
+            self.keys.tables_elsewhere.add((message.store, message.key))
             return []
         key, shards = self.keys.place(message)
         operation = key.queue[0]

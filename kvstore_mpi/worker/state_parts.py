@@ -1,7 +1,7 @@
 """Optimizer states between the form in which they travel and one record for each key. Pure.
 
 On a server a state belongs to a unit: a slice under an element-wise rule, a whole key otherwise. A user
-saves and loads states of keys. The parts in between are ``messages.StatePart``.
+saves and loads states of keys. The parts in between are ``wire.state_parts.StatePart``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import PART_BYTES, count_alone, split_state
+from kvstore_mpi.wire.state_parts import MASTER, NO_ARRAY, PART_BYTES, StatePart, count_alone, split_state
 from kvstore_mpi.worker.table_states import assemble_tables, rows_of_piece
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
         counts[spec.key] = max(counts.get(spec.key, 0), part.count)
         # Also of a key without arrays: its schedule goes on by the count of updates.
         mine = arrays.setdefault(spec.key, {})
-        if part.array == m.NO_ARRAY:
+        if part.array == NO_ARRAY:
             continue
         # An array as long as its unit has an element for each of the weight's and belongs at the unit's
         # place in the key; any other, a scalar for example, belongs to the whole.
@@ -67,17 +66,17 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
         mine[part.array][start : start + data.size] = data
     # The master has a number below 0: it is beside the states, and not one of them.
     return {
-        key: KeyStates(counts[key], [mine[i] for i in sorted(mine) if i >= 0], mine.get(m.MASTER))
+        key: KeyStates(counts[key], [mine[i] for i in sorted(mine) if i >= 0], mine.get(MASTER))
         for key, mine in arrays.items()
     }
 
 
 def parts_for(
     server: NodeId, units: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, KeyStates]
-) -> list[tuple[list[m.StatePart], list[memoryview], bool]]:
+) -> list[tuple[list[StatePart], list[memoryview], bool]]:
     """Cut states into messages for one server: parts, their payloads, and whether it is the last."""
     # Never none: the last message ends the request, also on a server that has nothing of any of these keys.
-    bundles: list[tuple[list[m.StatePart], list[memoryview]]] = [([], [])]
+    bundles: list[tuple[list[StatePart], list[memoryview]]] = [([], [])]
     room = PART_BYTES
     for key, home, unit in units:
         if home != server or key.spec.key not in states:
@@ -93,11 +92,11 @@ def parts_for(
     return [(parts, payloads, i == len(bundles) - 1) for i, (parts, payloads) in enumerate(bundles)]
 
 
-def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.StatePart, memoryview]]:
+def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[StatePart, memoryview]]:
     """Yield what a server needs for one unit; arrays not as long as the key belong to whole keys."""
     arrays = dict(enumerate(states.arrays))
     if states.master is not None:
-        arrays[m.MASTER] = states.master
+        arrays[MASTER] = states.master
     # Every unit goes on by the count of the whole key: a state that was saved has no other.
     head = (key.key_id, unit.lo, unit.hi, states.updates)
     # Also of a rule without states: schedules go on by the count of updates.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.values.row_sparse import RowSparse
-from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_parts import NO_ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ class TableStates:
         _, part, payload = received
         # The most, for a rule that corrects its bias must not begin again at a smaller count.
         self.updates = max(self.updates, part.count)
-        if part.array == m.NO_ARRAY:
+        if part.array == NO_ARRAY:
             return
         pieces = self._arrays.setdefault(part.array, {})
         # A piece stands in messages as the run [2p, 2p + 1), so that no piece has a neighbour.

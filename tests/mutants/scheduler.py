@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         "all are told of tables that all push in rounds",
         _IN + "keys.py",
-        "        if message.mode != Mode.ASYNC.value or name in self._told:",
+        "        if mode != Mode.ASYNC.value or name in self._told:",
         "        if name in self._told:",
         _KEYS,
     ),

@@ -18,7 +18,7 @@ from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord, KeyRecord, U
 from kvstore_mpi.server.snapshot_sets import newest
 from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.messages import MASTER
+from kvstore_mpi.wire.state_parts import MASTER
 
 
 def specs(shapes, dtype):

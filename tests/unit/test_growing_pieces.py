@@ -31,6 +31,7 @@ from kvstore_mpi.server.table_shards import TableShard
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, build_for_rows, terms_of
 from kvstore_mpi.values.row_sparse import BY_MODULUS, PushedRows, WantedRows
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_parts import NO_ARRAY
 
 WIDTH = 2
 ADAM = OptimizerSpec(name="adam", hyper=HyperParameters(lr=0.5))
@@ -151,7 +152,7 @@ def test_states_for_a_file_are_none():
     """Another job has other rows; what there is says how many updates there were."""
     unit = SimpleNamespace(key=SimpleNamespace(key_id=0), slices=[SimpleNamespace(lo=0, hi=1)], updates=19)
     ((piece, payload),) = trained().read_states(unit)
-    assert (piece.array, piece.count, payload.nbytes) == (m.NO_ARRAY, 19, 0)
+    assert (piece.array, piece.count, payload.nbytes) == (NO_ARRAY, 19, 0)
 
 
 def test_gradients_of_rows_that_are_not_admitted_are_dropped():

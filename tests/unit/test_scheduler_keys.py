@@ -21,14 +21,15 @@ from kvstore_mpi.wire import messages as m
 def test_others_are_told_of_a_table_in_the_place_of_a_dense_key(first):
     """Once, in an asynchronous store; who makes the key later is told then. In rounds all push it."""
     job, table = Job(3, 3), declare(name_of_table("w"), mode="async")
-    out = [each for each in job.says(worker(first), table) if isinstance(each.message, m.Declare)]
+    out = [each for each in job.says(worker(first), table) if isinstance(each.message, m.PushesRows)]
+    told = m.PushesRows(table.spec.store, "w")
     assert {each.peer: each.message for each in out} == {
-        worker(rank): table for rank in range(3) if rank != first
+        worker(rank): told for rank in range(3) if rank != first
     }
-    assert not sent(job.says(worker(1 - first), table), m.Declare)
-    assert sent(job.says(worker(2), declare(mode="async")), m.Declare) == {worker(2): table}
-    assert not sent(job.says(worker(2), declare("v", mode="async")), m.Declare)
-    assert not sent(job.says(worker(0), declare(name_of_table("v"))), m.Declare)
+    assert not sent(job.says(worker(1 - first), table), m.PushesRows)
+    assert sent(job.says(worker(2), declare(mode="async")), m.PushesRows) == {worker(2): told}
+    assert not sent(job.says(worker(2), declare("v", mode="async")), m.PushesRows)
+    assert not sent(job.says(worker(0), declare(name_of_table("v"))), m.PushesRows)
 
 
 def test_a_key_is_placed_for_whoever_declares_it_the_same_way():

@@ -7,8 +7,8 @@ import pytest
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.scheduler.placement import Placement
-from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire import state_parts as wire_pieces
+from kvstore_mpi.wire.state_parts import NO_ARRAY, StatePart
 from kvstore_mpi.worker import state_parts
 from kvstore_mpi.worker.instructions import ReceivedPart
 from kvstore_mpi.worker.records import KeyState
@@ -122,5 +122,5 @@ def test_nothing_received_is_nothing():
 def test_a_key_without_updates_has_an_empty_state():
     """The servers say that there is nothing but the count."""
     spec = KeySpec(0, "w", (4,), "float32")
-    piece = m.StatePart(0, 0, 4, 0, m.NO_ARRAY, 0, 0, 0, "uint8")
+    piece = StatePart(0, 0, 4, 0, NO_ARRAY, 0, 0, 0, "uint8")
     assert assemble([ReceivedPart(spec, piece, b"")]) == {"w": KeyStates(0, [], None)}

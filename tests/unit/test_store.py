@@ -14,6 +14,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build,
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire import state_parts
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.state_parts import NO_ARRAY
 
 SLICE = 4
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
@@ -227,7 +228,7 @@ def test_a_rule_without_states_still_has_a_count():
     server = Server(np.zeros(3, np.float32), spec=sgd())
     server.pushpull(1, np.ones(3, np.float32))
     ((piece, data),) = _states(server)
-    assert (piece.array, piece.count, data) == (m.NO_ARRAY, 1, b"")
+    assert (piece.array, piece.count, data) == (NO_ARRAY, 1, b"")
     other = Server(np.zeros(3, np.float32), spec=sgd())
     other.store.put_state(other.state.keys.unit(0, 0), piece, data)
     assert other.state.keys.unit(0, 0).updates == 1

@@ -16,6 +16,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build,
 from kvstore_mpi.values.row_payloads import ALL, CHANGED, NEWER, SOME
 from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_parts import MASTER
 
 SHAPE = (7, 2)
 KEY = KeySpec(0, "t", SHAPE, "float32", "rows", 2)
@@ -172,7 +173,7 @@ def test_the_master_of_half_the_digits_takes_an_exact_sum():
     server = Server(create=create, name="sgd", multi_precision=True)
     server.push([0], pushed=(2048, 1))
     contents = dict(server.table.contents())
-    np.testing.assert_array_equal(contents[m.MASTER, 0][:2], initial()[0] - 0.5 * 2049)
+    np.testing.assert_array_equal(contents[MASTER, 0][:2], initial()[0] - 0.5 * 2049)
 
 
 class TestExactUpdates:

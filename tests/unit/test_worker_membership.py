@@ -29,6 +29,7 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import SCHEDULER, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.state_parts import StatePart
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Disconnect, Resolve
 from kvstore_mpi.worker.records import Operation
@@ -62,7 +63,7 @@ def test_states_are_gathered_until_the_last_message():
     """Large states come in several."""
     worker = Worker().init("w")
     worker.membership.request(4)
-    piece = m.StatePart(0, 0, 4, 1, 0, 1, 0, 4, "float32")
+    piece = StatePart(0, 0, 4, 1, 0, 1, 0, 4, "float32")
     assert worker.hears(server(), m.States(4, [piece], last=False), ["x"]) == []
     (resolve,) = worker.hears(server(), m.States(4, [piece], last=True), ["y"])
     assert [(r.spec.key, r.payload) for r in resolve.result] == [("w", "x"), ("w", "y")]

@@ -99,5 +99,5 @@ class RowCalls:
         """Say how tables of this name or pattern are cut, before ``init``; see docs/sparse.md."""
         stagings = self._exchange.stagings
         tables = [key for key, each in stagings.items() if isinstance(each, RowTable)]
-        names = {key: str(getattr(parameter_of(self._updates, key), "name", key)) for key in tables}
+        names = {key: str(getattr(parameter_of(self._updates.updater, key), "name", key)) for key in tables}
         self._tables.partitions.say(name, pieces, by, stagings, names)
