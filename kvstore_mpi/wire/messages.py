@@ -59,7 +59,7 @@ class BarrierArrive(Message, frozen=True):
 
     # Or the first barrier of a worker that is started again would open the later one of the others.
     number: int
-    pushes: tuple[int, int] = (-1, -1)  # in rounds of all, in sums of the client; -1: more may come
+    pushes: tuple[int, int] = (-1, -1)  # in rounds of all, in sums and lookups of a client; -1: maybe more
 
 
 class BarrierAwaits(Message, frozen=True):

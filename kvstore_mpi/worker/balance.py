@@ -17,12 +17,15 @@ from kvstore_mpi.worker.operations import UNEQUAL
 if TYPE_CHECKING:
     from kvstore_mpi.wire import messages as m
 
+# Said of each: which of these a script has made too often, a number does not tell.
 _ALIKE = (
     f"{UNEQUAL}; with --lookups together the ranks of a client must look rows up, and call prefetch, "
     "equally often"
 )
 _COUNTED = (
     ("pushes", "push", UNEQUAL),
+    # In one number: in a synchronous store these are lookups, in an asynchronous one either, and whoever
+    # makes one more of either waits.
     ("pushes and lookups with its client", "push or lookup", _ALIKE),
 )
 """What is counted in ``Balance.pushes``, several and one of it, and why numbers may differ."""

@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         "who only pulls a key never has the rows that others push",
         "kvstore_mpi/adapters/mxnet/tables/row_calls.py",
-        "        return self._tables.follow(key)",
+        "        return is_told and self._tables.follow(key)",
         "        return False",
         ("contract/test_rows_of_others.py",),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kvstore_mpi.adapters.mxnet.bridge import native
 from kvstore_mpi.adapters.mxnet.bridge.arguments import group_ids, group_rows
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
     from kvstore_mpi.adapters.mxnet.updates.updates import Updates
     from kvstore_mpi.records import Key
+    from kvstore_mpi.rows_interface import RowsWorker
 
 
 class RowCalls:
@@ -45,7 +46,9 @@ class RowCalls:
         if key in self._tables or self._mode != "async":
             return key in self._tables
         # Otherwise nothing that is pushed would ever come to who only pulls: it is in the table.
-        return self._tables.follow(key)
+        worker, store = cast("RowsWorker", self._exchange.worker), self._exchange.store
+        is_told = getattr(worker, "has_rows", False) and worker.rows_are_pushed(store, key)
+        return is_told and self._tables.follow(key)
 
     @checked
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
