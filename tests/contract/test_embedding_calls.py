@@ -10,8 +10,11 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, table_embedding  # noqa: E402
+from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.records import Retention, RowInit  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -36,6 +39,24 @@ def test_several_lookups_in_a_step(make_group):
     table.step(1)
     moved = before - table(np.arange(8)).asnumpy()
     np.testing.assert_allclose(moved[:, 0], [0, 0.5, 0, 1.25, 0, 0, 0, 0.25])
+
+
+@pytest.mark.parametrize("dtype", ["float16", np.float16, np.dtype(np.float16)], ids=repr)
+def test_rows_of_half_precision(dtype):
+    """However the type is named: servers add up in float32 what is too little for the rows themselves."""
+    with Cluster(MemoryNetwork().transport, servers=2) as job:
+        kv = KVStoreMPI("sync", job.workers[0])
+        kv.set_optimizer(mx.optimizer.create("sgd", learning_rate=2**-13))
+        table = TableEmbedding(kv, "t", 2, dtype=dtype, init=RowInit("constant", 1.0))
+        for _ in range(16):
+            with mx.autograd.record():
+                rows = table(np.array([[7, 3], [7, 2**40]]))
+            rows.backward()
+            table.step(1)
+        found = table(np.array([7, 3, 8]))
+        assert {each.dtype for each in (rows, found)} == {np.float16}
+        np.testing.assert_array_equal(found.asnumpy()[:, 0], [1 - 2**-8, 1 - 2**-9, 1])
+        assert engine.wait_until_idle(60)
 
 
 def test_ids_that_are_none(make_group):
@@ -70,6 +91,8 @@ def test_ids_that_are_none(make_group):
         ({"num_rows": 2**64}, "num_rows must be a whole number"),
         ({"num_rows": 1e6}, "num_rows must be a whole number"),
         ({"dtype": "bfloat16"}, "rows are float32, float64, float16, not 'bfloat16'"),
+        ({"dtype": np.int32}, "rows are float32, float64, float16, not <class 'numpy.int32'>"),
+        ({"dtype": None}, "rows are float32, float64, float16, not None"),
         ({"dim": 2**40}, r"67108864 at most, and not dim=1099511627776"),
         ({"staleness": 1.5}, r"staleness=1\.5 steps old"),
         ({"staleness": None}, "staleness=None steps old"),

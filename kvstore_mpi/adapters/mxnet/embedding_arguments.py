@@ -39,9 +39,10 @@ def check_table(key: Key, shape: tuple[Any, Any], dtype: Any, staleness: Any) ->
     if type(key) not in {str, int}:
         raise UsageError(f"TableEmbedding: a key is a text or a whole number, not {key!r}")
     num_rows, dim = shape
-    if str(dtype) not in _DTYPES:
+    name = _name_of(dtype)
+    if name not in _DTYPES:
         raise UsageError(f"table {key!r}: rows are {', '.join(_DTYPES)}, not {dtype!r}")
-    most = _MOST_ROW_BYTES // np.dtype(str(dtype)).itemsize
+    most = _MOST_ROW_BYTES // np.dtype(name).itemsize
     if type(dim) is not int or not 1 <= dim <= most:
         raise UsageError(
             f"table {key!r}: a row has one element at least, and {most} at most, and not dim={dim!r}"
@@ -55,6 +56,14 @@ def check_table(key: Key, shape: tuple[Any, Any], dtype: Any, staleness: Any) ->
             f"table {key!r}: rows cannot be staleness={staleness!r} steps old; give a whole number, 0 for "
             "rows as they are"
         )
+
+
+def _name_of(dtype: Any) -> str:
+    """Return the name of a type that a script may give as NumPy's class or dtype; of others nothing."""
+    try:
+        return np.dtype(dtype).name if dtype is not None else ""  # NumPy takes that for float64
+    except (TypeError, ValueError):
+        return ""
 
 
 def check_growth(key: Key, init: Any, retention: Any) -> None:

@@ -103,7 +103,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         dim: int,
         *,
         num_rows: int = ANY_ID,
-        dtype: str = "float32",
+        dtype: Any = "float32",
         init: RowInit = _INIT,
         retention: Retention = _RETENTION,
         staleness: int = 0,
@@ -117,7 +117,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             key: The table's name in this store.
             dim: Elements of a row.
             num_rows: Ids are below it.
-            dtype: Of the rows.
+            dtype: Of the rows: a floating-point type, by its name or as NumPy's.
             init: How rows begin.
             retention: Which rows the servers keep.
             staleness: Rows that this worker has may be trained in this number of its further steps, without
@@ -160,8 +160,9 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
     def _updates(self) -> Updates:
         return self._kv._updates  # noqa: SLF001  as above; another one after ``set_optimizer``
 
-    def _create(self, shape: tuple[int, ...], dtype: str, growth: Growth, partitions: int) -> RowTable:
+    def _create(self, shape: tuple[int, ...], dtype: Any, growth: Growth, partitions: int) -> RowTable:
         exchange, cut = self._exchange, self._cut(partitions)
+        dtype = np.dtype(dtype).name  # as which it travels
         exchange.stagings.check_new(self._key, shape, dtype)
         # A place in the engine's dependencies; the rows are elsewhere.
         table = RowTable(shape, Staging((1,), dtype, np.empty), is_sparse=True, is_mirror=False)
