@@ -222,8 +222,9 @@ class Resumption:
     def _number_of(self, message: m.Create) -> int:
         """Return the number that a key of the script had last in the former job."""
         was = self._keys.get(message.key_id)
-        # A table that was made of it later has its name, and does not stand for it.
-        if was is not None and not was.spec.partitions:
+        # A table that was made of it later has its name, and does not stand for it: also where a dense key
+        # has been taken up already, or lies on other servers.
+        if not message.spec.partitions or (was is not None and not was.spec.partitions):
             return message.key_id
         # Tables have the numbers of their order in the script, unless they were cut anew while it ran.
         name = (message.spec.store, parameter_of(message.spec.key))

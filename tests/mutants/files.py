@@ -275,6 +275,13 @@ MUTANTS = [
         _DENSE,
     ),
     Mutant(
+        "a dense key that lies elsewhere stands for the table that was made of it",
+        _SERVER + "resumption.py",
+        "        if not message.spec.partitions or (was is not None and not was.spec.partitions):",
+        "        if was is not None and not was.spec.partitions:",
+        _DENSE,
+    ),
+    Mutant(
         "a server waits for keys that lie elsewhere",
         _SERVER + "resumption.py",
         "        del self._keys[number]",

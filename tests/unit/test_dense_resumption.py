@@ -193,13 +193,15 @@ def test_pieces_of_tables_are_updated_by_themselves_under_rules_for_whole_tensor
     assert job.servers[0].state.keys.units_of(message) == [(0, 1), (2, 3)]
 
 
-def test_a_key_of_which_a_table_was_made_is_still_there(tmp_path):
+@pytest.mark.parametrize("shape", [(4, 3), (2, 2)], ids=str)
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_key_of_which_a_table_was_made_is_still_there(tmp_path, after, shape):
     """Both are taken up by scripts that make the one of the other again."""
-    keys = specs([(4, 3)], "float32")
-    table = KeySpec(0, name_of_table("w0"), (4, 3), "float32", "rows", 1)
+    keys = specs([shape], "float32")
+    table = KeySpec(0, name_of_table("w0"), shape, "float32", "rows", 1)
 
     def add_table(job, value):
-        payload = RowSparse(table).value_of(0, np.full((4, 3), value, np.float32))
+        payload = RowSparse(table).value_of(0, np.full(shape, value, np.float32))
         job.servers[0].take(m.Create(table, "sync", 1, (0, 2), [(0, 1)]), [payload])
         for server in job.servers[1:]:
             server.take(m.Create(table, "sync", 1, (0, 0), [], seed=True), [])
@@ -207,7 +209,7 @@ def test_a_key_of_which_a_table_was_made_is_still_there(tmp_path):
     job = trained(tmp_path, 2, keys, "adam", steps=2)
     add_table(job, 7)
     job.save()
-    again = resumed(tmp_path, 3, keys, "adam")
+    again = resumed(tmp_path, after, keys, "adam")
     add_table(again, 8)
     assert again.content() == job.content()
 
