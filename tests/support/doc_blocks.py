@@ -156,11 +156,8 @@ SETTINGS = [
         before=CLUSTER.format(batches="480, 960"),
     ),
     Setting("docs/model-parallel.md", "parts = [", launch=IN_RANKS, before=NET + PARTS),
-    Setting(
-        "README.md",
-        "my_part(",
-        before=NET + "def my_part(rank, size):\n    return loader\n",
-    ),
+    Setting("README.md", "ArrayDataset"),
+    Setting("README.md", "--workers 4 train.py"),
     Setting("README.md", "scripts/demo", replace=(("scripts/test", "scripts/test --version"),)),
     Setting("README.md", "pip install", replace=(("pip install", ": .ci/claims does pip install"),)),
     Setting(  # tests/mpi/test_sparse_examples.py has four workers, too
