@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
-    """A distributed store; every call but the last six returns before the values have travelled.
+    """A distributed store, whose pushes, pulls and broadcasts return before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
     native object behind it is a ``local`` store that does nothing. All calls must come from one thread.
