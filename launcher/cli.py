@@ -247,7 +247,7 @@ def _text_if_there(path: str) -> str | None:
 
 def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
     """Add what ranks are told where all of them are on this host; other hosts tell theirs themselves."""
-    spec = with_threads(spec, os.cpu_count() or 1, os.environ)
+    spec = with_threads(spec, len(os.sched_getaffinity(0)), os.environ)
     return with_defaults(spec, mpi.flavour.defaults, os.environ)
 
 

@@ -188,7 +188,7 @@ def _net_of(
         raise UsageError(
             "a script is measured with one worker: leave --clients, --workers and --servers out"
         )
-    spec = as_one_device(spec, os.cpu_count() or 1, cluster)
+    spec = as_one_device(spec, len(os.sched_getaffinity(0)), cluster)
     with tempfile.TemporaryDirectory(prefix="plan-") as name:
         folder, told = Path(name, "trace"), Path(name, "parts.json")
         folder.mkdir()

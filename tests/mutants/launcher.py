@@ -14,6 +14,13 @@ _LEADERS = ("unit/test_launcher_leaders.py",)
 
 MUTANTS = [
     Mutant(
+        "ranks share the cores of the machine, not those that the job may use",
+        "launcher/cli.py",
+        "with_threads(spec, len(os.sched_getaffinity(0)), os.environ)",
+        "with_threads(spec, os.cpu_count() or 1, os.environ)",
+        _SPEC,
+    ),
+    Mutant(
         "who is killed for silence passes for killed by somebody",
         "launcher/outcome/client_exit.py",
         "        if event.is_silent:",

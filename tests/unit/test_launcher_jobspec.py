@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -316,6 +317,16 @@ def test_ranks_share_the_cores(workers, cores, environment, env, threads):
     node = dataclasses.replace(SPEC.node, num_workers=workers)
     spec = with_threads(dataclasses.replace(SPEC, node=node, env=env), cores, environment)
     assert dict(spec.env).get("OMP_NUM_THREADS") == threads
+
+
+def test_cores_are_those_that_the_job_may_use(monkeypatch):
+    """Those of the machine that others have, as under ``taskset`` or in a container, are not counted."""
+    monkeypatch.setattr(cli.os, "sched_getaffinity", lambda _: {3, 5, 7, 9, 11, 13})
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    node = dataclasses.replace(SPEC.node, num_workers=2)
+    mpi = SimpleNamespace(flavour=SimpleNamespace(defaults=()))
+    spec = cli.for_this_host(dataclasses.replace(SPEC, node=node), mpi)
+    assert spec.env == (("OMP_NUM_THREADS", "3"),)
 
 
 def test_workers_of_several_ranks():
