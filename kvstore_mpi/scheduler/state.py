@@ -331,7 +331,7 @@ class SchedulerState:
             missing = self.roster.names_missing(absent)
             text = (
                 f"waited {self._connect_timeout:g} s for all processes to join; missing: {missing}. "
-                "Did they start, and did their script create the store?"
+                "Did they start, and did their script create the store? Who cannot connect logs why"
             )
             error = DeadlineError(text)
             told = [Send(node, _failure(error)) for node in self.roster.joined if node != SCHEDULER]

@@ -35,7 +35,7 @@ class LocalSockets(StreamSockets):
 
     def connect(self, name: str) -> Connection:
         """Make a link to who listens under a name."""
-        return Connection(self, b"\0" + name.encode())
+        return Connection(self, b"\0" + name.encode(), f"ipc://@{name}")
 
     def _make(self) -> socket.socket:
         return socket.socket(socket.AF_UNIX)

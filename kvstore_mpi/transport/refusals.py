@@ -1,8 +1,13 @@
-"""Connections that a transport has ended because strangers made them: counted, and logged now and then."""
+"""Connections that a transport has ended because strangers made them: counted, and logged now and then.
+
+What else goes wrong with connections is logged here as well.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from collections import Counter
 
@@ -29,6 +34,14 @@ class Refusals:
         self.say(reason, f"a connection is ended ({reason}, {self.counts[reason]} so far): {text}")
 
     def say(self, reason: str, text: str) -> None:
-        """Say what strangers can cause, at most once a minute for each reason."""
+        """Say what may come again and again, at most once a minute for each reason."""
         if self._occasional.is_due(reason, time.monotonic()):
             logger.warning("%s", text)
+
+    def say_unreachable(self, endpoint: str, error: int) -> None:
+        """Say that who listens at an endpoint cannot be reached from here, and why (a system's ``errno``).
+
+        That nobody listens there any more says nothing of the network: sessions notice who has gone.
+        """
+        if error != errno.ECONNREFUSED:
+            self.say("unreachable", f"cannot connect to {endpoint}: {os.strerror(error)}")

@@ -151,9 +151,7 @@ class SealedTcpSockets(TcpSockets):
             super()._writable(link)
             return
         if not made.greeted:
-            if self._has_failed(made):
-                self.dropped += len(link.outgoing)
-                self._lose(link)
+            if not self._has_connected(link):
                 return
             made.greet()
         self._watch(link, _READ)  # until the other side has greeted

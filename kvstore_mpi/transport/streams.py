@@ -67,6 +67,7 @@ class Connection:
     __slots__ = (
         "address",
         "connecting",
+        "endpoint",
         "outgoing",
         "owner",
         "parser",
@@ -75,15 +76,17 @@ class Connection:
         "tried",
     )
 
-    def __init__(self, owner: StreamSockets, address: Any = None) -> None:
+    def __init__(self, owner: StreamSockets, address: Any = None, endpoint: str = "") -> None:
         """Make an end without a socket.
 
         Args:
             owner: Who sends over it.
             address: Where it is connected to at its first message; ``None`` for one that was accepted.
+            endpoint: The same, as messages and people have it.
         """
         self.owner = owner
         self.address = address
+        self.endpoint = endpoint
         self.socket: socket.socket | None = None
         self.parser = Parser(owner.proves, owner.place)
         self.strange = 0  # messages taken before it has shown that it is of the job
@@ -131,9 +134,9 @@ class StreamSockets(ABC):
     def _configure(self, connected: socket.socket) -> None:
         """Set the options of a socket that is going to be connected, or was accepted."""
 
-    def _has_failed(self, made: socket.socket) -> bool:
-        """Tell whether an attempt to connect, which has come to its end, was in vain."""
-        return made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+    def _error_of(self, made: socket.socket) -> int:
+        """Return why an attempt to connect, which has come to its end, was in vain; 0 if it was not."""
+        return made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def send(self, link: Connection, frames: Sequence[Buffer]) -> None:
         """Hand a message to the kernel, and what it does not take to the queue; frames are not copied."""
@@ -197,8 +200,9 @@ class StreamSockets(ABC):
             if not link.connecting:
                 made.close()
                 return False
-        except OSError:
+        except OSError as error:
             made.close()
+            self.refusals.say_unreachable(link.endpoint, error.errno or 0)
             return False
         self._add(link, made)
         return True
@@ -360,19 +364,20 @@ class StreamSockets(ABC):
         link.outgoing.put(parts, sent)
 
     def _writable(self, link: Connection) -> None:
-        if link.connecting:
-            self._finish_connecting(link)
+        if link.connecting and self._has_connected(link):
+            link.connecting = False
         if link.socket is not None and not link.connecting:
             self._write_queued(link)
 
-    def _finish_connecting(self, link: Connection) -> None:
-        """The attempt to connect has come to its end."""
+    def _has_connected(self, link: Connection) -> bool:
+        """Tell whether an attempt to connect, which has come to its end, was not in vain."""
         assert link.socket is not None
-        if not self._has_failed(link.socket):
-            link.connecting = False
-            return
-        self.dropped += len(link.outgoing)
-        self._lose(link)
+        error = self._error_of(link.socket)
+        if error:
+            self.refusals.say_unreachable(link.endpoint, error)
+            self.dropped += len(link.outgoing)
+            self._lose(link)
+        return not error
 
     def _write_queued(self, link: Connection) -> None:
         while link.outgoing and link.socket is not None:

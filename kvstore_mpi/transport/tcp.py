@@ -7,6 +7,7 @@ to repeat.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import ipaddress
 import os
@@ -68,7 +69,7 @@ class TcpSockets(StreamSockets):
     def connect(self, endpoint: str) -> Connection:
         """Make a link to who listens on an endpoint."""
         host, _, port = endpoint.partition("://")[2].rpartition(":")
-        return Connection(self, (host, int(port)))
+        return Connection(self, (host, int(port)), endpoint)
 
     def flush(self, seconds: float) -> None:
         """Wait until all that is queued has arrived in the peers' kernels, or time is up.
@@ -96,15 +97,16 @@ class TcpSockets(StreamSockets):
             if hasattr(socket, name):
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def _has_failed(self, made: socket.socket) -> bool:
-        if super()._has_failed(made):
-            return True
+    def _error_of(self, made: socket.socket) -> int:
+        error = super()._error_of(made)
+        if error:
+            return error
         try:
             # Within a host the system may choose the very port on which nobody listens any more: the
             # socket is then connected to itself, and would keep who comes back from listening there.
-            return bool(made.getsockname() == made.getpeername())
-        except OSError:
-            return True
+            return errno.ECONNREFUSED if made.getsockname() == made.getpeername() else 0
+        except OSError as gone:
+            return gone.errno or errno.ECONNREFUSED
 
 
 def _under_way(connected: socket.socket) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 import time
@@ -118,7 +119,7 @@ def test_a_cut_connection_loses_and_repeats_nothing(apart):
     assert worker.endpoint.statistics().retransmitted + server.endpoint.statistics().retransmitted > 0
 
 
-def test_who_is_not_there_yet_is_reached_later():
+def test_who_is_not_there_yet_is_reached_later(caplog):
     """A refused connection loses what waited for it, is not tried at every message, and is made later."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))  # refuses while it does not listen, and nobody else gets the port
@@ -142,6 +143,7 @@ def test_who_is_not_there_yet_is_reached_later():
             accepted.settimeout(DEADLINE)
             assert read_exactly(accepted, 15) == whole(b"arrives")
     assert caller.dropped < 20, "it was tried again and again"
+    assert not caplog.records, "as after each end of a peer"
     caller.close(0)
 
 
@@ -151,5 +153,26 @@ def test_a_socket_connected_to_itself_counts_as_failed():
     with socket.socket() as alone:
         alone.bind(("127.0.0.1", 0))
         alone.connect(alone.getsockname())
-        assert caller._tcp._has_failed(alone)
+        assert caller._tcp._error_of(alone) == errno.ECONNREFUSED
+    caller.close(0)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_network_that_does_not_lead_there_is_told(caplog, monkeypatch, later):
+    """Whether the system knows at once or only later; once, and not at every message that is lost."""
+    caller = SocketTransport("tcp")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        # Over TCP nobody can be reached at an address that stands for all.
+        host = "127.0.0.1" if later else "255.255.255.255"
+        endpoint = f"tcp://{host}:{listener.getsockname()[1]}"
+        monkeypatch.setattr(caller._tcp, "RETRY_S", 0.0)
+        if later:
+            monkeypatch.setattr(caller._tcp, "_error_of", lambda _: errno.ENETUNREACH)
+        link = caller.connect([endpoint])
+        for lost in (1, 2):
+            caller.send(link, [b"lost"])
+            while caller.dropped < lost:
+                caller.receive(DEADLINE)
+    said = [record.message for record in caplog.records]
+    assert said == [f"cannot connect to {endpoint}: Network is unreachable"]
     caller.close(0)

@@ -6,6 +6,7 @@ from mutants.table import Mutant
 
 _ENDPOINT = ("unit/test_endpoint.py",)
 _FRAMING = ("property/test_framing.py",)
+_RECONNECTION = ("contract/test_transport_reconnection.py",)
 _STRANGERS = ("contract/test_transport_strangers.py",)
 _MPIEXEC = ("unit/test_launcher_mpiexec.py", "unit/test_launcher_client_exit.py")
 
@@ -58,6 +59,20 @@ MUTANTS = [
         "elif link.strange > strangers.MAX_MESSAGES:",
         "elif False:",
         _STRANGERS,
+    ),
+    Mutant(
+        "whoever cannot connect does not say so",
+        "kvstore_mpi/transport/refusals.py",
+        "if error != errno.ECONNREFUSED:",
+        "if False:",
+        _RECONNECTION,
+    ),
+    Mutant(
+        "a peer that has ended counts as a network that does not lead there",
+        "kvstore_mpi/transport/refusals.py",
+        "if error != errno.ECONNREFUSED:",
+        "if True:",
+        _RECONNECTION,
     ),
     Mutant(
         "want of memory ends the process",
