@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
 _CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
+_GAVE_UP = {*_CRASHED, 128 + signal.SIGABRT}
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
 _ENDED = {0, *(128 + each for each in _FORCED)}
 """Exit codes of ranks, and of their mpiexec, when somebody ends those that wait for it."""
@@ -43,6 +44,11 @@ _LOOK_AFTER_MPIEXEC = (
 _LOOK_AT_HOSTS = (
     "is the same MPI at the same path on {hosts}, with its helpers such as hydra_pmi_proxy? The last lines "
     "may say why; mpilaunch doctor --hosts starts two ranks"
+)
+_NO_MPI = "it has not come out of MPI_Init: MPI could not start"
+_LOOK_AT_MPI = (
+    "its last lines say why, if it has said anything; often /dev/shm is too small or cannot be written "
+    "(in a container: --shm-size=1g). mpilaunch doctor shows its size and starts two ranks"
 )
 
 _SILENT = "mpilaunch has killed it, since nothing was heard of it for its lease"
@@ -158,6 +164,11 @@ class ClientExit:
         """Names of the ranks that have not opened a store."""
         return [self._rank(rank) for rank in range(self._size) if rank not in self.joined]
 
+    @property
+    def _starting(self) -> set[int]:
+        """The ranks that have begun and not come out of MPI_Init."""
+        return self.began - self.met
+
     def reached(self, event: Began | Met | Joins) -> None:
         """Note how far a rank has come."""
         ranks = {Began: self.began, Met: self.met, Joins: self.joined}[type(event)]
@@ -261,9 +272,12 @@ class ClientExit:
         if told == _ASKED and signal.SIGUSR1 in self.signals:
             return None
         if not rank_codes and len(self._lost) > 1 and not is_signal(told):
-            text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
+            text, remedy = _NO_MPI, _LOOK_AT_MPI
+            if not {each.rank for each in self._lost} <= self._starting:
+                text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
+                remedy = _END_WELL
             name = named(self.name, self.incarnation)
-            return Failure(name, told or 1, lost.when, self._host, text=text, remedy=_END_WELL)
+            return Failure(name, told or 1, lost.when, self._host, text=text, remedy=remedy)
         # Of a rank that has ended by itself with 0 Hydra kills the others, and of one that was killed it
         # lists the others with 0: which of the two it was, nobody can tell.
         quiet = [self._rank(each.rank) for each in self._lost if not told_of[each.rank]]
@@ -278,7 +292,9 @@ class ClientExit:
                 "when memory runs out"
             )
             remedy = _END_WELL
-        if not is_signal(code):
+        if lost.rank in self._starting and (code in _GAVE_UP or not is_signal(code)):
+            text, remedy = _NO_MPI, _LOOK_AT_MPI
+        elif not is_signal(code):
             text, remedy = "it ended without a record: os._exit, or exit in C code", _END_WELL
             text += "" if code else "; its own exit code was 0"
         return Failure(

@@ -28,6 +28,20 @@ MUTANTS = [
         ("unit/test_launcher_guards.py",),
     ),
     Mutant(
+        "whom somebody has killed in MPI_Init has an MPI that cannot start",
+        "launcher/outcome/client_exit.py",
+        "if lost.rank in self._starting and (code in _GAVE_UP or not is_signal(code)):",
+        "if lost.rank in self._starting:",
+        _EXIT,
+    ),
+    Mutant(
+        "an exit of the script's passes for an MPI that cannot start",
+        "launcher/outcome/client_exit.py",
+        "return self.began - self.met",
+        "return self.began",
+        _EXIT,
+    ),
+    Mutant(
         "servers save what a failed round has left",
         "launcher/policy.py",
         "self._serving) or self._reason is Reason.FAILURE:",

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mpilaunch.events import Began
+from mpilaunch.events import Began, Met
 from mpilaunch.outcome.client_exit import ClientExit
 from mpilaunch.outcome.root_cause import NO_RESOURCES, SAVED
 from mpilaunch.rank.record import ExitRecord, RankName
@@ -138,6 +138,34 @@ def test_who_has_crashed_was_not_killed_for_another(client):
         assert client.rank_over(rank, None, 7, 1.0) is None
     failure = client.exited(11, (0, 139), 6, 2.0)
     assert (failure.who, failure.code, failure.text) == ("client0.1", 139, "")
+
+
+@pytest.mark.parametrize("codes", [(15, 9), (139, 9), (134, 9), ()])
+def test_an_mpi_that_cannot_start_is_not_the_scripts_doing(client, codes):
+    """As where /dev/shm cannot be written: MPI ends the process, or crashes, before the script begins."""
+    for rank in (0, 1):
+        client.reached(Began(RankName(0, rank)))
+    for rank in (0, 1):
+        assert client.rank_over(rank, None, 7, 1.0) is None
+    failure = client.exited(15, codes, 6, 2.0)
+    assert "MPI could not start" in failure.text
+    assert "/dev/shm" in failure.remedy
+
+
+@pytest.mark.parametrize(
+    ("met", "codes"), [(True, (15, 9)), (True, (139, 9)), (True, ()), (False, (KILLED, 9))]
+)
+def test_what_ends_a_rank_otherwise_is_no_matter_of_mpi(client, met, codes):
+    """It had come out of MPI_Init, or somebody has killed it."""
+    for rank in (0, 1):
+        client.reached(Began(RankName(0, rank)))
+        if met:
+            client.reached(Met(RankName(0, rank)))
+    for rank in (0, 1):
+        assert client.rank_over(rank, None, 7, 1.0) is None
+    failure = client.exited(15, codes, 6, 2.0)
+    assert failure.code
+    assert "MPI could not start" not in failure.text
 
 
 def test_the_advice_after_the_end_of_mpiexec(client):
