@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.hosts.checkup import check_hosts
-from mpilaunch.hosts.judgement import NEEDED_SHM_BYTES, Finding
+from mpilaunch.hosts.judgement import NEEDED_SHM_BYTES, Finding, last_line
 from mpilaunch.hosts.survey import version_of
 from mpilaunch.inputs import read_hosts
 from mpilaunch.mpi import PYTHON, find_mpi
@@ -105,13 +105,14 @@ def check_mpi() -> Finding:
     except ConfigurationError as error:
         return Finding("no MPI that works", str(error))
     argv = [mpi.mpiexec, *mpi.flavour.options, "-n", "2", *PYTHON, "-c", _RANK]
+    by_hand = f"try it by hand: {shlex.join(argv)}"
     environment = {**inherited(os.environ), **dict(mpi.flavour.env)}
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
             argv, env=environment, capture_output=True, text=True, check=False, timeout=60
         )
     except subprocess.TimeoutExpired:
-        return Finding(f"{mpi.mpiexec} did not end in 60 s", "try it by hand: " + " ".join(argv))
+        return Finding(f"{mpi.mpiexec} did not end in 60 s", by_hand)
     what = f"{mpi.version} ({mpi.library}), {mpi.mpiexec}"
     if done.stdout.count("size 2") == 2:  # noqa: PLR2004  both of them
         return Finding(f"{what}: two ranks see each other")
@@ -119,9 +120,7 @@ def check_mpi() -> Finding:
         return Finding(
             f"{what}: every rank is 0 of 1", "mpiexec belongs to another MPI; put the right one on PATH"
         )
-    return Finding(
-        f"{what}: exit code {done.returncode}, {_last_line(done)}", "try it by hand: " + " ".join(argv)
-    )
+    return Finding(f"{what}: exit code {done.returncode}, {_last_line(done)}", by_hand)
 
 
 def check_loopback() -> Finding:
@@ -167,8 +166,7 @@ def _python(code: str, *, seconds: float) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    return lines[-1] if lines else "no output"
+    return last_line(done.stdout + done.stderr)
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (

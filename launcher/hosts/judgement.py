@@ -16,6 +16,8 @@ CLOCKS_S = 1.0
 
 _STICKY, _OTHERS_WRITE = 0o1000, 0o022
 
+_HYDRAS_ADVICE = ("This typically refers to a problem", "Please see the FAQ page")
+
 
 class Finding(NamedTuple):
     """What one check has found; ``remedy`` is empty where all is well."""
@@ -243,8 +245,14 @@ def judge_mpi(num_hosts: int, code: int | None, said: str) -> Finding:
         return Finding(f"{num_hosts} ranks on {num_hosts} hosts see each other and sum")
     if "size 1 " in said:
         return Finding("every rank is 0 of 1", "mpiexec belongs to another MPI; put the right one on PATH")
-    last = (said.strip().splitlines() or ["no output"])[-1]
     how = "did not end in time" if code is None else f"exit code {code}"
     return Finding(
-        f"{how}: {last}", "choose a network with --interface, or open all ports between the hosts"
+        f"{how}: {last_line(said)}",
+        "choose a network with --interface, or open all ports between the hosts",
     )
+
+
+def last_line(said: str) -> str:
+    """Return the last line that a command has said, but for what Hydra says after each failure."""
+    lines = [line for line in said.strip().splitlines() if not line.startswith(_HYDRAS_ADVICE)]
+    return lines[-1] if lines else "no output"

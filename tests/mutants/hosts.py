@@ -13,6 +13,13 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "the last words are Hydra's advice",
+        "launcher/hosts/judgement.py",
+        " if not line.startswith(_HYDRAS_ADVICE)]",
+        "]",
+        ("unit/test_launcher_judgement.py", "unit/test_launcher_doctor.py"),
+    ),
+    Mutant(
         "a host that comes again has its ranks together",
         "launcher/mpi.py",
         "itertools.groupby(hosts)",

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import shlex
 import socket
 import subprocess
+from types import SimpleNamespace
+
+import pytest
 
 from mpilaunch import doctor
 
@@ -34,3 +38,24 @@ def test_a_loopback_interface_that_is_down_is_found(monkeypatch):
     finding = doctor.check_loopback()
     assert "Network is unreachable" in finding.what
     assert "ip link set lo up" in finding.remedy
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_is_to_be_tried_by_hand_can_be_pasted(monkeypatch, ends):
+    """The shell makes the same words of it; what was said last stands before Hydra's advice."""
+    ran = []
+
+    def run(argv, **options):
+        ran.append(argv)
+        if not ends:
+            raise subprocess.TimeoutExpired(argv, options["timeout"])
+        banner = "EXIT STRING: Segmentation fault\nPlease see the FAQ page for debugging suggestions\n"
+        return subprocess.CompletedProcess(argv, 11, banner, "")
+
+    flavour = SimpleNamespace(options=("-launcher", "fork"), env=())
+    mpi = SimpleNamespace(mpiexec="/a b/mpiexec", flavour=flavour, version="MPICH 5", library="libmpi.so")
+    monkeypatch.setattr(doctor, "find_mpi", lambda: mpi)
+    monkeypatch.setattr(subprocess, "run", run)
+    finding = doctor.check_mpi()
+    assert finding.what.endswith("exit code 11, EXIT STRING: Segmentation fault" if ends else "in 60 s")
+    assert shlex.split(finding.remedy.partition("by hand: ")[2]) == ran[0]

@@ -10,6 +10,10 @@ VERSIONS = {"Python": "3.11.7", "mxnet": "1.9.1", "MPI": "MPICH 5.0.2"}
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2"}
 NAMES = {name: [address] for name, address in ADDRESSES.items()}
 ROOM = 1 << 30
+HYDRAS = """YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)
+This typically refers to a problem with your application.
+Please see the FAQ page for debugging suggestions
+"""
 
 
 def facts(**changes):
@@ -76,6 +80,7 @@ def test_where_all_is_well():
         (judgement.judge_mpi(2, 0, "size 1 sum 1\nsize 1 sum 1\n"), "0 of 1", "another MPI"),
         (judgement.judge_mpi(2, None, ""), "did not end in time", "--interface"),
         (judgement.judge_mpi(2, 9, "size 2 sum 2\nkilled\n"), "exit code 9: killed", "--interface"),
+        (judgement.judge_mpi(2, 11, HYDRAS), "exit code 11: YOUR APPLICATION", "--interface"),
     ],
 )
 def test_a_trouble_is_named(finding, what, remedy):
