@@ -95,7 +95,8 @@ def check_mxnet() -> Finding:
         return Finding(
             f"does not import{pin}: {_last_line(done)}", "pip install 'mxnet==1.9.1' 'numpy<1.24'"
         )
-    return Finding(f"{_last_line(done)} with NumPy {version_of('numpy')}")
+    # Warnings, if somebody wants them (PYTHONWARNINGS), are on the other stream.
+    return Finding(f"{last_line(done.stdout)} with NumPy {version_of('numpy')}")
 
 
 def check_mpi() -> Finding:

@@ -27,6 +27,17 @@ def test_an_import_that_takes_too_long_is_a_finding(monkeypatch):
     assert "import mxnet" in finding.remedy
 
 
+def test_the_version_is_none_of_the_warnings(monkeypatch):
+    """Which an import may write as well."""
+
+    def run(argv, **_):
+        return subprocess.CompletedProcess(argv, 0, "1.9.1\n", "DeprecationWarning: of distutils\n")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
+    monkeypatch.setattr(subprocess, "run", run)
+    assert doctor.check_mxnet().what.startswith("1.9.1 with NumPy ")
+
+
 def test_a_loopback_interface_that_is_down_is_found(monkeypatch):
     """Its address can be bound all the same."""
 
