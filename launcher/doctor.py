@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 OLDEST_PYTHON = (3, 10)
+_NO_MXNET = (3, 12)
+"""The first Python on which mxnet 1.9.1 does not run."""
 NEEDED_FILES = 1024
 DEPENDENCIES = ("numpy", "mpi4py", "msgspec")
 
@@ -79,6 +81,8 @@ def check_dependencies() -> Finding:
 def check_mxnet() -> Finding:
     """Does mxnet import? Only with the NumPy that it was made for."""
     if importlib.util.find_spec("mxnet") is None:
+        if sys.version_info >= _NO_MXNET:
+            return Finding("not installed, as there is none for this Python; jobs without it can run")
         return Finding(
             "not installed",
             "pip install 'kvstore_mpi[mxnet]' with Python 3.10 or 3.11, unless you do without",

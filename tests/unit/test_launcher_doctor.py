@@ -7,6 +7,7 @@ import importlib.util
 import shlex
 import socket
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +37,18 @@ def test_the_version_is_none_of_the_warnings(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
     monkeypatch.setattr(subprocess, "run", run)
     assert doctor.check_mxnet().what.startswith("1.9.1 with NumPy ")
+
+
+@pytest.mark.parametrize(
+    ("version", "fails"), [((3, 11, 9), True), ((3, 12, 0), False), ((3, 13, 1), False)]
+)
+def test_no_mxnet_is_well_where_there_is_none_to_install(monkeypatch, version, fails):
+    """What nobody can do does not make the check fail."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(sys, "version_info", version)
+    finding = doctor.check_mxnet()
+    assert finding.what.startswith("not installed")
+    assert bool(finding.remedy) == fails
 
 
 def test_a_loopback_interface_that_is_down_is_found(monkeypatch):
