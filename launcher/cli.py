@@ -46,7 +46,7 @@ from mpilaunch.outcome.result import Result
 from mpilaunch.outlet import Outlets
 from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan
 from mpilaunch.planning.planned import check_hosts, with_plan
-from mpilaunch.printer import LogFiles, Printer, make_log_folder
+from mpilaunch.printer import LogFiles, Printer, make_log_folder, wants_colours
 from mpilaunch.rendering.script import PRIVATE, render
 from mpilaunch.seeing.endpoint import serve
 from mpilaunch.seeing.observer import Observer
@@ -292,7 +292,7 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         host = hosts[""]
         logs = LogFiles(_log_folder(spec, job))
         outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
-        printer = Printer(outlets.out, outlets.err, logs)
+        printer = Printer(outlets.out, outlets.err, logs, colours=wants_colours(os.environ))
         private = Path(host.directory)
         folder = trace_folder(spec, private)
         paths = Paths(host.directory, recording_folder(spec, private, spread=sites is not None))

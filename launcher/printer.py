@@ -70,6 +70,11 @@ def readable(line: bytes) -> str:
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 
+def wants_colours(environment: Mapping[str, str]) -> bool:
+    """Return whether the user's terminal shows colours, and he wants them (https://no-color.org)."""
+    return not environment.get("NO_COLOR") and environment.get("TERM", "") not in ("", "dumb")
+
+
 class LogFiles:
     """One file for each process, made when it says its first line."""
 
@@ -114,16 +119,13 @@ def make_log_folder(parent: Path, job: str, now: time.struct_time) -> Path:
 class Printer:
     """Shows lines as they come and remembers the last ones."""
 
-    def __init__(self, out: Stream, err: Stream, logs: LogFiles, colours: bool | None = None) -> None:
-        """Show lines on ``out`` and ``err``; in colour where that is a terminal, unless told."""
+    def __init__(self, out: Stream, err: Stream, logs: LogFiles, *, colours: bool = True) -> None:
+        """Show lines on ``out`` and ``err``; with ``colours`` in colour where that is a terminal."""
         self._out = out
         self._err = err
         self._logs = logs
         self._terminals = {id(stream) for stream in (out, err) if stream.isatty()}
-        self._coloured = {
-            id(stream): id(stream) in self._terminals if colours is None else colours
-            for stream in (out, err)
-        }
+        self._coloured = self._terminals if colours else set()
         self._colour_of: dict[str, int] = {_OWN_NAME: _OWN_COLOUR}
         self._lost = 0
         self._logs_have_failed = False
@@ -167,7 +169,7 @@ class Printer:
 
     def _show(self, name: str, text: str, stream: Stream) -> None:
         prefix = f"{name}|"
-        if self._coloured[id(stream)]:
+        if id(stream) in self._coloured:
             colour = self._colour_of.setdefault(name, _COLOURS[len(self._colour_of) % len(_COLOURS)])
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
         try:

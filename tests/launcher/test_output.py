@@ -1,5 +1,10 @@
 """Whole jobs whose terminal is closed or output cannot be written, or that may open few files; memory."""
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +41,24 @@ def test_a_terminal_that_is_closed_lets_the_ranks_save(launch, script):
     logs = logs_of(job)
     assert all(logs[f"client0.{rank}.log"].endswith("saved\n") for rank in range(2))
     assert "ended by SIGHUP" in logs["mpilaunch.log"]
+
+
+@pytest.mark.parametrize(("no_color", "shown"), [("", True), ("1", False)])
+def test_a_terminal_shows_colours_unless_its_user_minds(tmp_path, no_color, shown):
+    """As he says in his environment."""
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)")
+    reading, writing = pty.openpty()
+    command = [sys.executable, "-m", "mpilaunch", "--workers", "1", "ends.py"]
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": no_color}
+    job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=writing, stderr=writing)
+    os.close(writing)
+    said = b""
+    with open(reading, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # noqa: PTH123
+        while data := terminal.read(1 << 16):  # its end is an error
+            said += data
+    assert job.wait() == 3
+    assert b"failed first: exit code 3" in said
+    assert (b"\x1b[" in said) == shown
 
 
 @pytest.mark.parametrize("stream", [1, 2])

@@ -20,6 +20,7 @@ from mpilaunch.printer import (
     Printer,
     make_log_folder,
     readable,
+    wants_colours,
 )
 
 
@@ -90,6 +91,29 @@ def test_colours_only_on_a_terminal(tmp_path):
     assert first == third
     assert first.startswith("\x1b[")
     assert first.split("m")[0] != second.split("m")[0]
+
+
+def test_no_colours_for_who_minds(tmp_path):
+    """A terminal gets the bare names."""
+    out = Terminal()
+    Printer(out, out, LogFiles(tmp_path), colours=False).line("client0.0", b"x")
+    assert out.getvalue() == "client0.0| x\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": ""}, False),
+        ({}, False),
+    ],
+)
+def test_whether_colours_are_wanted(environment, wanted):
+    """As the user and his terminal say in the environment."""
+    assert wants_colours(environment) == wanted
 
 
 def test_log_files_have_the_bytes_that_were_said(tmp_path):
