@@ -112,6 +112,10 @@ class JobSpec:
         return self.topology.client_size * self.node.model_parallel
 
 
+_OWN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+"""Where the same name is another file in each process; in a rank it would be an empty one."""
+
+
 def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> JobSpec:
     """Let each rank compute with its share of the host's cores, where nobody has said otherwise.
 
@@ -222,6 +226,8 @@ def _command_errors(
     if not spec.command:
         return ["there is nothing to run: give a script, -m MODULE, or an executable after --"]
     name = spec.command[0]
+    if spec.target is Target.SCRIPT and name.startswith(_OWN_FILES):
+        return [f"the script {name!r} is mpilaunch's own, and ranks cannot read it: save it as a file"]
     if spec.target is Target.SCRIPT and not is_file(name) and not is_file(f"{name}/__main__.py"):
         return [
             f"the script {name!r} does not exist, or is a folder without __main__.py; is the path right?"

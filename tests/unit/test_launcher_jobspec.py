@@ -133,6 +133,14 @@ def test_each_mistake_is_named(node, changes, words):
     assert words in error
 
 
+@pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/63", "/proc/self/fd/0"])
+def test_a_script_that_only_the_launcher_could_read_is_refused(name):
+    """Though it is a file here (``mpilaunch /dev/stdin < train.py``): ranks would run an empty one."""
+    spec = dataclasses.replace(SPEC, command=(name,))
+    (error,) = validate(spec, spell, lambda path: path == name, {}.get)
+    assert f"the script '{name}' is mpilaunch's own" in error
+
+
 def test_a_profile_that_is_measured_at_the_start_is_no_file():
     """So none is looked for."""
     assert errors_of({"collective_profile": "measure"}) == []
