@@ -119,7 +119,7 @@ def _part(text: str, where: str) -> Slots:
     _refuse_ipv6(text, where)
     name, colon, slots = text.partition(":")
     # A name that began so would be an option for ssh.
-    if not name or name.startswith("-") or any(each.isspace() for each in name):
+    if not name or name.startswith("-") or not name.isprintable() or " " in name:
         raise UsageError(f"{where}: {text!r} is no host; give NAME or NAME:SLOTS")
     if colon and (not slots.isdecimal() or not int(slots)):
         raise UsageError(f"{where}: {slots!r} is no number of ranks for host {name!r}; give {name}:N")

@@ -13,6 +13,13 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "a host's name may have a NUL byte",
+        "launcher/hosts/hostlist.py",
+        "not name.isprintable() or ",
+        "",
+        ("unit/test_launcher_hostlist.py",),
+    ),
+    Mutant(
         "the last words are Hydra's advice",
         "launcher/hosts/judgement.py",
         " if not line.startswith(_HYDRAS_ADVICE)]",
