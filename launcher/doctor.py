@@ -114,7 +114,13 @@ def check_mpi() -> Finding:
     environment = {**inherited(os.environ), **dict(mpi.flavour.env)}
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
-            argv, env=environment, capture_output=True, text=True, check=False, timeout=60
+            argv,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            check=False,
+            timeout=60,
         )
     except subprocess.TimeoutExpired:
         return Finding(f"{mpi.mpiexec} did not end in 60 s", by_hand)

@@ -11,12 +11,12 @@ import json
 import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.launcher_events import EVENTS
 from kvstore_mpi.metrics.stacks import STACK_SIGNAL
 from mpilaunch.events import (
@@ -105,7 +105,7 @@ class Supervisor:
         self._observer = observer
         self._output_failed = output_failed
         self._has_told_cause = False
-        self._policy = Policy(shape_of(plan, socket.gethostname()), limits, time.monotonic())
+        self._policy = Policy(shape_of(plan, host_name()), limits, time.monotonic())
 
     # --- the loop ----------------------------------------------------------------------------------
 

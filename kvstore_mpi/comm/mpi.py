@@ -6,7 +6,6 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 from __future__ import annotations
 
 import os
-import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from kvstore_mpi.comm.host_barrier import barrier_of_host
 from kvstore_mpi.comm.links import Links
 from kvstore_mpi.comm.started import SIZE_VARIABLES
 from kvstore_mpi.errors import ConfigurationError, DeadlineError
+from kvstore_mpi.host_name import host_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -345,7 +345,7 @@ def _check_size(mpi: Any, size: int) -> None:
         if told.isdigit() and int(told) > size == 1:
             raise ConfigurationError(
                 f"mpiexec started {told} processes ({name}), but each of them is alone in its "
-                f"COMM_WORLD, as on {socket.gethostname()}: mpiexec and mpi4py's library "
+                f"COMM_WORLD, as on {host_name()}: mpiexec and mpi4py's library "
                 f"({_library(mpi)}) belong to different MPIs; mpilaunch doctor shows both"
             )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
+
+from kvstore_mpi.host_name import host_name
 
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
 """What launchers call the number of ranks."""
@@ -27,7 +28,7 @@ def alone_under_srun() -> str:
     if started_by_mpiexec() or not told.isdigit() or int(told) < _PAIR:
         return ""
     return (
-        f"srun has started {told} processes, each of which, as on {socket.gethostname()}, is alone in its "
+        f"srun has started {told} processes, each of which, as on {host_name()}, is alone in its "
         "COMM_WORLD: srun has told MPI nothing; say srun --mpi=pmi2 (srun --mpi=list shows what there is)"
     )
 

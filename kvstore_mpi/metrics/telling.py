@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import socket
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.metrics.status import Status, encode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Teller:
         with contextlib.suppress(OSError):  # started by somebody else than mpilaunch, which has no pipe
             self._pipe = os.open(Path(directory) / STATUS_PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._name, self._incarnation = name, incarnation
-        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._host, self._pid = host_name(), os.getpid()
         self._look = look
 
     def __call__(self, now: float) -> None:

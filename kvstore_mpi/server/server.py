@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import InternalError, KVStoreError, MismatchError, PeerLostError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
@@ -150,7 +150,7 @@ class Server(Observed):
         now = self._loop.now()
         self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
         self._loop.endpoint.monitor(SCHEDULER)
-        hello = m.Join(self._listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
+        hello = m.Join(self._listens_on, host_name(), os.getpid(), self._config.incarnation)
         self._loop.send(SCHEDULER, hello)
 
     # --- io_loop.Node ---

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import socket
 import threading
 import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.tracing.clock import ClockOffset
 from kvstore_mpi.tracing.events import AnyEvent, Done, Header, InFlight, Mark, Ready, Span, Step
 from kvstore_mpi.tracing.iterations import ITERATION, WAIT, kind_of
@@ -183,7 +183,7 @@ class Recorder:
             node=self._node,
             client=self._client,
             model_rank=self._model_rank,
-            host=socket.gethostname(),
+            host=host_name(),
             pid=self._pid,
             boot_id=BOOT_ID.read_text(encoding="ascii").strip(),
             offset_ns=offset.offset_ns if offset else 0,

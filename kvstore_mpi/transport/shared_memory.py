@@ -16,13 +16,14 @@ import hashlib
 import mmap
 import os
 import secrets
-import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from kvstore_mpi.host_name import host_name
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -175,4 +176,4 @@ def host_identity() -> str:
     """Return what tells this running host, or container, from all others."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     text = boot.read_text(encoding="ascii") if boot.exists() else ""
-    return hashlib.sha256(f"{text}{socket.gethostname()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{text}{host_name()}".encode()).hexdigest()[:16]

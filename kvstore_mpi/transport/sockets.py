@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import socket
 import sys
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.transport.local import LocalSockets
 from kvstore_mpi.transport.shared_memory import host_identity
 from kvstore_mpi.transport.streams import Connection
@@ -157,7 +157,7 @@ def _sealed_sockets(selector: selectors.BaseSelector) -> TcpSockets:
         from kvstore_mpi.transport.sealed import SealedTcpSockets  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(
-            f"--encrypt needs the package cryptography on {socket.gethostname()}, which cannot be loaded: "
+            f"--encrypt needs the package cryptography on {host_name()}, which cannot be loaded: "
             f"{error}; pip install 'kvstore_mpi[encrypt]' on all hosts"
         ) from error
     return SealedTcpSockets(selector)

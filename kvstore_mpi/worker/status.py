@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.errors import DeadlineError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.metrics.counters import wire_counters
 from kvstore_mpi.metrics.status import Wait
 from kvstore_mpi.metrics.telling import Seen, process_counters
@@ -121,9 +121,7 @@ class Observed:
         try:
             return future.result(timeout)
         except FutureTimeoutError:
-            error = DeadlineError(
-                f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
-            )
+            error = DeadlineError(f"worker {self.rank} on {host_name()} waited {timeout:g} s for {what()}")
         finally:
             del self._called[future]
         # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this

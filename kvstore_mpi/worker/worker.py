@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import socket
 import threading
 import time
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.hosts import place_on_host
@@ -152,7 +152,7 @@ class Worker(TableCalls, Observed):
         # meeting them is the I/O thread's work.
         self._loop.start(self.io, "kvstore-io")
         self._mpi_thread.start(self.io.post_collected, self.io.post_mpi_failure)
-        hello = m.Join(listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
+        hello = m.Join(listens_on, host_name(), os.getpid(), self._config.incarnation)
         self._loop.post(partial(self.io.start_joining, addresses, hello))
         # Longer than the scheduler waits: its error names all that are missing, this one only whom this
         # worker needs.

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.host_name import host_name
 from mpilaunch.hosts.judgement import Facts, Reached
 from mpilaunch.mpi import find_mpi
 
@@ -46,8 +47,8 @@ def facts(names: list[str], port: int) -> Facts:
             "MPI": mpi,
         },
         mpi_problem=problem,
-        host=socket.gethostname(),
-        addresses={name: _addresses(name) for name in dict.fromkeys([*names, socket.gethostname()])},
+        host=host_name(),
+        addresses={name: _addresses(name) for name in dict.fromkeys([*names, host_name()])},
         shared_memory=status.f_bavail * status.f_frsize if status else 0,
         folder=tempfile.gettempdir(),
         folder_mode=stat.S_IMODE(Path(tempfile.gettempdir()).stat().st_mode),

@@ -27,7 +27,6 @@ import logging
 import os
 import runpy
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kvstore_mpi.allocator import keep_freed_memory
 from kvstore_mpi.comm import before_mpi
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
@@ -77,7 +77,7 @@ class RankEnd:
             ExitRecord(
                 name.client,
                 name.rank,
-                socket.gethostname(),
+                host_name(),
                 self._reporter.pid,
                 code,
                 type(error).__name__ if error is not None else "",

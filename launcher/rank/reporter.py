@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi import private_files
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.launcher_events import open_pipe, tell
 from mpilaunch.rank.record import CAUSE, RankName, record_name
 
@@ -83,7 +83,7 @@ class Reporter:
 
     def announce_start(self, guard: int = 0) -> None:
         """Tell the launcher which process this rank is, and which one its guard if it has one."""
-        self._say("start", pid=self.pid, guard=guard, host=socket.gethostname())
+        self._say("start", pid=self.pid, guard=guard, host=host_name())
 
     def announce_death(self, pid: int, code: int) -> None:
         """Tell the launcher, as the rank's guard, that it has ended badly and without a record."""

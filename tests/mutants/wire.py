@@ -12,6 +12,13 @@ _IN = "kvstore_mpi/wire/"
 
 MUTANTS = [
     Mutant(
+        "bytes in the host's name that are no text are passed on",
+        "kvstore_mpi/host_name.py",
+        'return name.encode(errors="surrogateescape").decode(errors="backslashreplace")',
+        "return name",
+        ("unit/test_host_name.py",),
+    ),
+    Mutant(
         "a payload of a repetition is written into a buffer that may be in use",
         _IN + "endpoint.py",
         "header.kind not in codec.DATA_KINDS or not record.session.is_fresh(header)",
