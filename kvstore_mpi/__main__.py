@@ -10,7 +10,7 @@ import sys
 
 from kvstore_mpi.allocator import keep_freed_memory
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.errors import KVStoreError, ToldToEndError
+from kvstore_mpi.errors import KVStoreError, ToldToEndError, lacks_thread
 from kvstore_mpi.node import run_service
 from kvstore_mpi.records import Role
 
@@ -19,13 +19,15 @@ IO_FAILED = 74
 """Exit codes after what the host has refused; as ``sysexits.h`` has them, like those of our errors."""
 
 
-def exit_code_of(error: KVStoreError | MemoryError | OSError) -> int:
-    """Return the exit code that stands for an error."""
+def exit_code_of(error: Exception) -> int | None:
+    """Return the exit code that stands for an error; ``None`` if it is a defect."""
     if isinstance(error, KVStoreError):
         return error.exit_code
-    if isinstance(error, MemoryError) or error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+    if isinstance(error, MemoryError) or lacks_thread(error):
         return NO_RESOURCES
-    return IO_FAILED
+    if not isinstance(error, OSError):
+        return None
+    return NO_RESOURCES if error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE) else IO_FAILED
 
 
 def main() -> int:
@@ -39,8 +41,10 @@ def main() -> int:
         keep_freed_memory(os.environ)
         gc.freeze()  # what the imports have made stays: collections need not look at it
         run_service(config)
-    except (KVStoreError, MemoryError, OSError) as error:
+    except Exception as error:
         code = exit_code_of(error)
+        if code is None:
+            raise
         # Whoever has told the job to end says so; a line of the scheduler's would look like a fault.
         if not isinstance(error, ToldToEndError):
             text = str(error) or "no memory"

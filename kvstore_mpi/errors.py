@@ -129,3 +129,8 @@ _BY_NAME = {
 def error_from_wire(name: str, text: str) -> KVStoreError:
     """Rebuild an error that another process reported by class name and text."""
     return _BY_NAME.get(name, InternalError)(text)
+
+
+def lacks_thread(error: BaseException) -> bool:
+    """Return whether this is Python's error where the system refuses a thread, which has no class."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"

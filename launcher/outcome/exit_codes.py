@@ -11,7 +11,7 @@ MEANINGS = {
     64: "wrong use",
     69: "timeout or lost process",
     70: "defect of kvstore_mpi",
-    71: "no memory or files left",
+    71: "no memory, files or threads left",
     74: "reading or writing failed",
     75: "told to end, has saved",
     76: "workers disagree",
@@ -29,7 +29,7 @@ REMEDIES = {
     69: "a process or the network was lost, and nobody else has reported why; see the logs of the others. "
     "If all were alive: each worker needs the same number of batches",
     70: DEFECT,
-    71: "memory, files or processes ran out, as the message says: use fewer workers per host, "
+    71: "memory, files, processes or threads ran out, as the message says: use fewer workers per host, "
     "or raise the limit (ulimit -a)",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
@@ -38,7 +38,8 @@ REMEDIES = {
     77: "a process does not know the job's secret; start all of them with one mpilaunch",
     78: "an option, the environment or the script cannot work, as the message says; mpilaunch doctor "
     "checks the installation",
-    128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",
+    128 + signal.SIGABRT: "native code gave up (an assertion, memory corruption, or no more threads: "
+    "ulimit -u); its last lines say why",
     128 + signal.SIGKILL: "somebody killed it; most often that is the kernel, when memory runs out "
     "(dmesg tells): use a smaller batch or fewer workers per host",
     128 + signal.SIGSEGV: "native code crashed; run the script with PYTHONFAULTHANDLER=1 to see where",

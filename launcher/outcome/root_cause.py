@@ -16,7 +16,7 @@ SAVED = 75
 """Exit code of a rank, and of a job, that was told to end and has saved."""
 
 NO_RESOURCES = 71
-"""Exit code of a service that runs out of memory or files, and of a process that cannot be started."""
+"""Exit code of a process that runs out of memory, files or threads, and of one that cannot be started."""
 
 _OWN = {HostLostError.__name__, LeaseExpiredError.__name__}
 """Errors of a process whose exit code says that somebody else failed, and that was lost itself."""

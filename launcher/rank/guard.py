@@ -13,6 +13,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from mpilaunch.outcome.root_cause import NO_RESOURCES
+from mpilaunch.rank.last_words import say
 from mpilaunch.rank.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -48,11 +50,20 @@ def leave_behind() -> int:
     if os.getpgid(0) != os.getpid():
         return 0
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    guard, rank = os.getpid(), os.fork()
+    guard, rank = os.getpid(), _fork()
     if rank:
         _wait(rank)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return guard
+
+
+def _fork() -> int:
+    """Fork; without a process for the rank there is none, and nobody yet who could leave a record."""
+    try:
+        return os.fork()
+    except OSError as error:
+        say(f"no process can be started for the rank: {error.strerror}")
+        os._exit(NO_RESOURCES)
 
 
 def _wait(rank: int) -> NoReturn:

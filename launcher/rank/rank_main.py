@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.allocator import keep_freed_memory
 from kvstore_mpi.comm import before_mpi
-from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError, lacks_thread
 from kvstore_mpi.host_name import host_name
 from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
-from mpilaunch.outcome.root_cause import NO_STORE, SAVED
+from mpilaunch.outcome.root_cause import NO_RESOURCES, NO_STORE, SAVED
 from mpilaunch.rank import guard
 from mpilaunch.rank.last_words import flush, say, text_of, user_traceback
 from mpilaunch.rank.passed_over import pass_over
@@ -160,15 +160,16 @@ def main() -> None:
     reporter.connect_streams()
     reporter.take_variables()
     keep_freed_memory(os.environ)
-    wakeups = WakeUps()
-    write_on_signal(reporter.directory, str(reporter.name), wakeups)
     _buffer_lines()
-    reporter.announce_start(guarded_by)
-    _set_arguments(command)
-    _show_notices()
     end = RankEnd(reporter)
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
+        wakeups = WakeUps()
+        # Before the launcher knows of us, and may ask for stacks by a signal.
+        write_on_signal(reporter.directory, str(reporter.name), wakeups)
+        reporter.announce_start(guarded_by)
+        _set_arguments(command)
+        _show_notices()
         _join_mpi(reporter)
         ToldToEnd(end, reporter).listen(wakeups)
         _register_stores()
@@ -185,7 +186,7 @@ def main() -> None:
     except KVStoreError as error:
         end.by_error(error)
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
-        end.fail(1, error)
+        end.fail(NO_RESOURCES if lacks_thread(error) else 1, error)
 
 
 class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9

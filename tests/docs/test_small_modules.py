@@ -41,7 +41,7 @@ REASONS = {
     ),
     FULL: (
         *("kvstore_mpi.server.kept_copies", "kvstore_mpi.transport.refusals"),
-        *("kvstore_mpi.wire.dropped_frames", "mpilaunch.rank.last_words"),
+        "kvstore_mpi.wire.dropped_frames",
     ),
 }
 

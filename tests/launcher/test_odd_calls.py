@@ -123,6 +123,21 @@ def test_standard_streams_that_are_closed(launch, closed):
     assert sorted(path.read_text() for path in logs) == ["joined as 0 of 2\n", "joined as 1 of 2\n"]
 
 
+def test_a_thread_that_is_refused(launch, tmp_path):
+    """The advice is about limits, and not about the script; also where no thread can be had at first."""
+    refused = "import threading\nthreading.stack_size(1 << 47)\n"
+    (tmp_path / "script.py").write_text(refused + "threading.Thread(target=print).start()\n")
+    (tmp_path / "sitecustomize.py").write_text(refused)
+    for job in (
+        launch("--workers", 1, tmp_path / "script.py", program=PUBLIC),
+        launch("--workers", 1, "--env", f"PYTHONPATH={tmp_path}", JOINS, program=PUBLIC),
+    ):
+        assert job.wait() == 71, job.text
+        assert job.with_text("client0.0 on ")
+        assert job.with_text("RuntimeError: can't start new thread")
+        assert job.with_text("processes or threads ran out, as the message says")
+
+
 def test_a_folder_with_a_main_module(launch, tmp_path):
     """It is run as Python runs it, beside its other modules; one without is not."""
     folder = tmp_path / "a folder"

@@ -224,6 +224,20 @@ MUTANTS = [
         _GUARDS,
     ),
     Mutant(
+        "a rank without a process for it has failed by its script",
+        "launcher/rank/guard.py",
+        "os._exit(NO_RESOURCES)",
+        "os._exit(1)",
+        _GUARDS,
+    ),
+    Mutant(
+        "each RuntimeError is a thread that the system refuses",
+        "kvstore_mpi/errors.py",
+        """ and str(error) == "can't start new thread\"""",
+        "",
+        ("unit/test_errors.py", "unit/test_service.py"),
+    ),
+    Mutant(
         "who has saved ends at a signal of Slurm's",
         "launcher/rank/rank_main.py",
         "signal.SIG_IGN if guard.is_slurms() else signal.SIG_DFL",

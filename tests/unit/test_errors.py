@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 
 import pytest
 
@@ -46,3 +47,16 @@ def test_an_unknown_class_name_is_a_bug_of_ours_and_never_another_class(name):
     rebuilt = error_from_wire(name, "text")
     assert type(rebuilt) is InternalError
     assert str(rebuilt) == "text"
+
+
+def test_a_thread_that_the_system_refuses_is_known_by_its_error():
+    """The words are Python's own, and those of no other error."""
+    stack = threading.stack_size(1 << 47)  # all that a process can address
+    try:
+        with pytest.raises(RuntimeError) as caught:
+            threading.Thread(target=print).start()
+    finally:
+        threading.stack_size(stack)
+    assert errors.lacks_thread(caught.value)
+    assert not errors.lacks_thread(RuntimeError("dictionary changed size during iteration"))
+    assert not errors.lacks_thread(ValueError(str(caught.value)))

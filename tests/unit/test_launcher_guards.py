@@ -231,6 +231,23 @@ def test_there_is_no_guard_where_it_would_not_help():
     assert done.stdout == b"0\n"
 
 
+def test_a_rank_for_which_there_is_no_process():
+    """One line, and the exit code that stands for it."""
+    program = """
+import os
+from mpilaunch.rank import guard
+def refuse():
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = refuse
+guard.leave_behind()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True, check=False
+    )
+    assert done.returncode == 71
+    assert done.stderr == b"no process can be started for the rank: Resource temporarily unavailable\n"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_memory_is_collected_again_when_mxnet_is_there(monkeypatch, fails):
     """Or the script would keep its cycles for ever; and also if mxnet cannot be imported."""

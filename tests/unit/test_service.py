@@ -20,6 +20,7 @@ from kvstore_mpi.errors import ConfigurationError, PeerLostError, ToldToEndError
     [
         (ConfigurationError("no such option"), 78, "ConfigurationError: no such option"),
         (MemoryError(), 71, "MemoryError: no memory"),
+        (RuntimeError("can't start new thread"), 71, "RuntimeError: can't start new thread"),
         (OSError(errno.EMFILE, "Too many open files"), 71, "Too many open files"),
         (OSError(errno.ENOSPC, "No space left"), 74, "No space left"),
         (ToldToEndError("client0.0 has been told to end"), 69, ""),
@@ -43,6 +44,19 @@ def test_an_end_that_has_a_reason_is_one_line(error, code, words, monkeypatch, c
     said = capsys.readouterr().err
     assert words in said
     assert len(said.splitlines()) == bool(words)
+
+
+def test_a_defect_is_a_traceback(monkeypatch):
+    """The launcher says of its exit code 1 what to do with that."""
+
+    def fail(_config):
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setenv("KVMPI_ROLE", "scheduler")
+    monkeypatch.setattr(service, "run_service", fail)
+    monkeypatch.setattr(service, "keep_freed_memory", lambda _: None)
+    with pytest.raises(RuntimeError, match="changed size"):
+        service.main()
 
 
 def test_a_service_of_several_parts_of_a_model_ends_with_the_first_error():
