@@ -322,12 +322,15 @@ def read_cluster(text: str, where: str = "this text") -> Cluster:
     Raises:
         ConfigurationError: It is none; ``where`` says where the text is from.
     """
+    how = "mpilaunch measure-links writes one"
     try:
-        return msgspec.toml.decode(text, type=Cluster).checked()
+        said = msgspec.toml.decode(text)
+        cluster = msgspec.convert(said, Cluster).checked()
     except (msgspec.DecodeError, ValueError, UsageError) as error:
-        raise ConfigurationError(
-            f"{where} describes no cluster: {error}; mpilaunch measure-links writes one"
-        ) from error
+        raise ConfigurationError(f"{where} describes no cluster: {error}; {how}") from error
+    if not said:
+        raise ConfigurationError(f"{where} describes no cluster: it is empty; {how}")
+    return cluster
 
 
 def write_cluster(cluster: Cluster, remark: str = "") -> str:

@@ -222,6 +222,13 @@ MUTANTS = [
         _PLAN,
     ),
     Mutant(
+        "an empty file is a cluster of one device",
+        _IN + "cluster.py",
+        "if not said:",
+        "if said is None:",
+        _PLAN,
+    ),
+    Mutant(
         "a worker takes all devices of a host",
         _IN + "cluster.py",
         "return msgspec.structs.replace(self, hosts=1, devices=ways)",

@@ -270,7 +270,7 @@ def test_clients_have_equal_numbers_of_workers():
 
 
 def test_a_cluster_is_read_as_it_was_written():
-    """In TOML, with a remark; what is wrong is named."""
+    """In TOML, with a remark; what is wrong is named, and that nothing is there."""
     cluster = Cluster(
         8,
         Link(1e9, 1e-5, 2e-6),
@@ -283,6 +283,8 @@ def test_a_cluster_is_read_as_it_was_written():
     )
     assert read_cluster(write_cluster(cluster, "measured\ntoday")) == cluster
     for text, what in (
+        ("", "cluster.toml describes no cluster: it is empty; mpilaunch measure-links writes one"),
+        ("# nothing\n", "it is empty"),
         ("hosts = 2", "network"),
         ("hosts = [", "cluster.toml"),
         ("hosts = 2\nrouters = 1", "routers"),
