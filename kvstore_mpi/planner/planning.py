@@ -257,8 +257,14 @@ def _divided(
     net: Net, cluster: Cluster, given: Sequence[ModelParallel], most: int, seconds: float
 ) -> tuple[list[ModelParallel], list[LeftOut]]:
     """Return the workers of several devices to compare: those given, and what the net's parts allow."""
-    several = [*given]
-    left_out: list[LeftOut] = []
+    several = [each for each in given if each.ways <= most]
+    left_out = [
+        LeftOut(
+            f"{each.ways}-way model ({each.kind})", f"it needs {each.ways} devices, and {most} may be used"
+        )
+        for each in given
+        if each.ways > most
+    ]
     if net.parts is None:
         return several, left_out
     known = {(each.ways, each.kind) for each in given}
@@ -280,6 +286,13 @@ def _check(model_parallel: Sequence[ModelParallel]) -> None:
             raise UsageError(
                 f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: model parallelism needs 2 "
                 f"devices or more, a speed-up above 0, and one of {', '.join(KINDS)}"
+            )
+        # Measured times are divided: such a number may be more by the last of its digits.
+        if each.speedup > each.ways and not math.isclose(each.speedup, each.ways):
+            raise UsageError(
+                f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: {each.ways} devices are at "
+                f"most {each.ways} times as fast as one; give the seconds of a step on one, over those "
+                f"on {each.ways}"
             )
 
 

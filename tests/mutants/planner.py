@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _PAPER = ("paper/test_hybrid_speedups.py",)
 _EPOCHS = ("unit/test_planner_epochs.py",)
 _PLAN = ("unit/test_planner.py",)
+_CUTS = ("unit/test_planner_cuts.py",)
 _SAID = ("unit/test_planner_explanation.py",)
 _PICTURE = ("unit/test_launcher_plan_picture.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
@@ -227,6 +228,20 @@ MUTANTS = [
         "if not said:",
         "if said is None:",
         _PLAN,
+    ),
+    Mutant(
+        "devices are as many times as fast as somebody says",
+        _IN + "planning.py",
+        "if each.speedup > each.ways and",
+        "if each.speedup > 9 * each.ways and",
+        _CUTS,
+    ),
+    Mutant(
+        "workers for whom there are too few devices are forgotten",
+        _IN + "planning.py",
+        "if each.ways > most",
+        "if each.ways < most < 0",
+        _CUTS,
     ),
     Mutant(
         "a worker takes all devices of a host",

@@ -180,7 +180,7 @@ def test_the_command_measures_a_script_so(files, monkeypatch):
 @pytest.mark.parametrize(("devices", "ways", "ranks"), [(4, 2, 4), (3, 2, 2), (2, 4, 2), (0, 1, 0)])
 def test_workers_are_planned_for_whole_hosts(devices, ways, ranks):
     """As ``sites_of`` has them: a worker of two devices leaves the third of a host idle."""
-    found = plan(NET, CLUSTER, CURVE, [ModelParallel(ways, 99.0)] if ways > 1 else [])
+    found = plan(NET, CLUSTER, CURVE, [ModelParallel(ways, float(ways))] if ways > 1 else [])
     if ways > 1:
         best = next(each for each in found.options if each.configuration.ways == ways)
         found = replace_fields(found, options=(best,))

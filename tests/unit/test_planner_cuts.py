@@ -181,6 +181,27 @@ def test_two_devices_are_at_most_twice_as_fast():
     assert min(each.idle for each in found.options) >= 0
 
 
+def test_a_speed_up_that_devices_cannot_have_is_refused():
+    """It would be ranked first, with idle time below zero; what rounding has left above M is none."""
+    net, two = net_of(CHAIN, PIPELINE, 4), Cluster(1, None, 2, Link(1e9))
+    with pytest.raises(UsageError, match="2-way 'pipeline' with speed-up 3: 2 devices are at most 2 times"):
+        plan(net, two, BENDS, [ModelParallel(2, 3.0, PIPELINE)])
+    for speedup in (2.0, 2.0 * (1 + 1e-15)):
+        found = plan(net, two, BENDS, [ModelParallel(2, speedup, PIPELINE)])
+        assert f"{min(each.idle for each in found.options):.1%}".lstrip("-") == "0.0%"
+
+
+def test_workers_that_need_more_devices_than_there_are_are_told():
+    """Beside those that are ranked, and where nobody asked for others."""
+    net, two = net_of(CHAIN, PIPELINE, 4), Cluster(1, None, 2, Link(1e9))
+    known = [ModelParallel(2, 1.5), ModelParallel(3, 1.5)]
+    said = "3-way model (placement): it needs 3 devices, and 2 may be used"
+    assert f"not ranked: {said}" in plan(net, two, BENDS, known).explain().splitlines()
+    with pytest.raises(UsageError) as caught:
+        plan(net, two, BENDS, known, ways=3)
+    assert str(caught.value) == f"there are no workers of 3 devices: {said}"
+
+
 def test_what_the_user_knows_of_workers_comes_before_what_is_computed():
     """A measured speed-up has no cut."""
     found = plan(net_of(CHAIN, PIPELINE, 4), TWO_HOSTS, BENDS, [ModelParallel(2, 1.9, PIPELINE)])
