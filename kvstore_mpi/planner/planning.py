@@ -201,14 +201,13 @@ def plan(
         ConfigurationError: The net has numbers that cannot be.
     """
     check_net(net, f"net {net.name!r}")
-    _check(model_parallel)
+    check_question(net.batch, curve, model_parallel)
     most = min(most_devices or cluster.num_devices, cluster.num_devices)
     options: list[Option] = []
     several, left_out = _divided(net, cluster, model_parallel, most, seconds)
     chosen = [each for each in (ONE_DEVICE, *several) if ways in (0, each.ways)]
     if not chosen:
-        told = [f"{each.configuration}: {each.why}" for each in left_out]
-        why = "; ".join(told) or f"the net's parts are not known, or devices are fewer; there are {most}"
+        why = _reasons(left_out) or f"the net's parts are not known, or devices are fewer; there are {most}"
         raise UsageError(f"there are no workers of {ways} devices: {why}")
     for workers in chosen:
         for data in _numbers(most // workers.ways):
@@ -218,10 +217,7 @@ def plan(
             else:
                 options += found
     if not options:
-        raise UsageError(
-            f"E is not known for any batch of this plan, from {net.batch} on: measure more with "
-            "mpilaunch measure-epochs"
-        )
+        raise UsageError(f"no workers of {ways} devices can be ranked: {_reasons(left_out)}")
     options.sort(key=lambda each: (each.total_s, each.configuration.devices, str(each)))
     return Plan(
         net.name,
@@ -233,6 +229,28 @@ def plan(
         devices=cluster.num_each_host,
         net_structure=net.structure,
     )
+
+
+def check_question(batch: int, curve: EpochsCurve, model_parallel: Sequence[ModelParallel] = ()) -> None:
+    """Check what can be known of a plan before its net is measured.
+
+    Args:
+        batch: Samples of one worker in a step, the smallest batch of all configurations.
+        curve: E(B).
+        model_parallel: What is known of workers of several devices.
+
+    Raises:
+        UsageError: What is known of workers cannot be, or E is not known for this batch or any larger one.
+    """
+    _check(model_parallel)
+    least = curve.at(batch)
+    if least is None or least.epochs == math.inf:
+        why = _unknown(batch, curve) if least is None else _failed(batch)
+        raise UsageError(f"nothing can be ranked: {why}; measure more with mpilaunch measure-epochs")
+
+
+def _reasons(left_out: Sequence[LeftOut]) -> str:
+    return "; ".join(f"{each.configuration}: {each.why}" for each in left_out)
 
 
 def _compared(
@@ -247,7 +265,7 @@ def _compared(
     if epochs is None:
         return LeftOut(label, _unknown(data * net.batch, curve))
     if epochs.epochs == math.inf:
-        return LeftOut(label, f"batch {data * net.batch} did not reach the target")
+        return LeftOut(label, _failed(data * net.batch))
     return [
         _cost(net, cluster, _Case(workers, data, sites, ends), epochs) for ends in _ends(net, data, sites)
     ]
@@ -300,6 +318,10 @@ def _unknown(batch: int, curve: EpochsCurve) -> str:
     if batch > curve.largest:
         return f"E is measured up to batch {curve.largest} only, not {batch}"
     return f"E of batch {batch} lies between one that reached the target and one that did not"
+
+
+def _failed(batch: int) -> str:
+    return f"batch {batch} did not reach the target"
 
 
 def _numbers(most: int) -> list[int]:

@@ -21,6 +21,7 @@ from kvstore_mpi.planner import ModelParallel, plan, read_cluster, read_curve, r
 from kvstore_mpi.planner.cuts import read_parts
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.plan_file import compare, read_placement, write_plan
+from kvstore_mpi.planner.planning import check_question
 from kvstore_mpi.planner.predicted_step import predicted_step
 from kvstore_mpi.planner.workers import EFFORT_S
 from kvstore_mpi.records import Role
@@ -58,21 +59,24 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
         check_output(path)
     cluster = read_cluster(_text_of(options.cluster), options.cluster)
     curve = read_curve(_text_of(options.epochs_curve).encode(), options.epochs_curve)
-    net = _net_of(options, cluster, job_options, (kind, command))
     placed = [read_placement(_text_of(path).encode(), path) for path in options.placement]
     known = [*options.model_parallel, *placed]
+    old = read_plan(_text_of(options.compare).encode(), options.compare) if options.compare else None
+    if options.batch:
+        check_question(options.batch, curve, known)
+    net = _net_of(options, cluster, job_options, (kind, command))
+    # Each file as soon as it can be: what comes next may fail, and a script has been measured for this one.
+    if options.profile:
+        _write(options.profile, write_net(net), out)
     found = plan(net, cluster, curve, known, options.devices, ways=options.ways, seconds=options.seconds)
     out.write(found.explain() + "\n")
-    if options.compare:
-        old = read_plan(_text_of(options.compare).encode(), options.compare)
+    if options.output:
+        _write(options.output, write_plan(found), out)
+    if old is not None:
         out.write(f"compared with {options.compare}:\n{compare(old, found)}\n")
-    for path, content in ((options.output, write_plan(found)), (options.profile, write_net(net))):
-        if path:
-            _write(path, content)
-            out.write(f"wrote {path}\n")
     if options.timeline:
-        _write(options.timeline, msgspec.json.encode(_timeline(net, cluster, found)))
-        out.write(f"wrote {options.timeline} (open it at https://ui.perfetto.dev)\n")
+        content = msgspec.json.encode(_timeline(net, cluster, found))
+        _write(options.timeline, content, out, " (open it at https://ui.perfetto.dev)")
     if options.picture:
         draw(found, curve, options.picture)
         out.write(f"wrote {options.picture}\n")
@@ -254,8 +258,9 @@ def _text_of(path: str) -> str:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
-def _write(path: str, content: bytes) -> None:
+def _write(path: str, content: bytes, out: TextIO, how: str = "") -> None:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+    out.write(f"wrote {path}{how}\n")

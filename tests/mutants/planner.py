@@ -244,6 +244,20 @@ MUTANTS = [
         _CUTS,
     ),
     Mutant(
+        "a script runs although its batch is on no curve",
+        "launcher/planning/plan_command.py",
+        "check_question(options.batch, curve, known)",
+        "pass",
+        ("unit/test_launcher_plan_inputs.py",),
+    ),
+    Mutant(
+        "a batch that did not reach the target is planned for",
+        _IN + "planning.py",
+        "if least is None or least.epochs == math.inf:",
+        "if least is None:",
+        ("unit/test_launcher_plan_inputs.py",),
+    ),
+    Mutant(
         "a worker takes all devices of a host",
         _IN + "cluster.py",
         "return msgspec.structs.replace(self, hosts=1, devices=ways)",
