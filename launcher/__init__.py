@@ -7,6 +7,8 @@
     library      launch(): a job from Python
     result    P  how a job has ended, for programs
     script    P  Plan -> a shell script
+    command_table P  the commands beside running a job; commands runs one
+    meant     P  which name was meant by one that is not known
     jobspec   P  what the user asked for, and everything that is wrong with it
     plan      P  JobSpec -> every process with its argv and environment
     mpi          which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to

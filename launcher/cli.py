@@ -20,7 +20,8 @@ from kvstore_mpi.comm.started import started_by_a_rank
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
-from mpilaunch.commands import COMMANDS, run_command, written
+from mpilaunch.command_table import COMMANDS
+from mpilaunch.commands import run_command, written
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, make_reach

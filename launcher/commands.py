@@ -1,4 +1,4 @@
-"""What ``mpilaunch`` does besides running a job: each command is a module, loaded when it is asked for."""
+"""Runs the commands of ``mpilaunch``: each is a module, loaded when it is asked for."""
 
 from __future__ import annotations
 
@@ -11,21 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kvstore_mpi.errors import KVStoreError
+from mpilaunch.command_table import COMMANDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-COMMANDS: Mapping[str, str] = {
-    "compare": "mpilaunch.seeing.compare",
-    "doctor": "mpilaunch.doctor",
-    "inspect": "mpilaunch.seeing.inspect_job",
-    "measure-epochs": "mpilaunch.planning.measure_epochs",
-    "measure-links": "mpilaunch.planning.measure_links",
-    "plan": "mpilaunch.planning.plan_command",
-    "render": "mpilaunch.rendering.render",
-    "top": "mpilaunch.seeing.top",
-}
-"""The module of each command, with ``run(arguments, out) -> exit code``, which raises ``KVStoreError``."""
+    from collections.abc import Iterator, Sequence
 
 
 class OutputError(KVStoreError):
@@ -40,7 +29,7 @@ _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:
     """Run one of ``COMMANDS``; return its exit code."""
     with written(out):
-        code: int = importlib.import_module(COMMANDS[name]).run(arguments, out)
+        code: int = importlib.import_module(COMMANDS[name].module).run(arguments, out)
         return code
 
 

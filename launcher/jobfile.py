@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.settings import Source, settings_of, take_value
 from mpilaunch.jobspec import JobSpec, Target
+from mpilaunch.meant import meant
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -194,6 +194,5 @@ def _text(name: str, value: Any, errors: list[str]) -> str:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    near = difflib.get_close_matches(name.replace("_", "-"), names, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"there is no {name!r}: {hint}known are {', '.join(names)}"
+    hint = meant(name.replace("_", "-"), names)
+    return f"there is no {name!r}: {hint + ' ' if hint else ''}known are {', '.join(names)}"

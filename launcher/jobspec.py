@@ -6,6 +6,7 @@ Pure: what depends on the file system is asked through functions that the caller
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,20 @@ from kvstore_mpi.comm import waits
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
+from mpilaunch.command_table import COMMANDS
 from mpilaunch.hosts.allocation import AUTO, BACKENDS
 from mpilaunch.hosts.hostlist import FIRST, SPREAD
+from mpilaunch.meant import meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kvstore_mpi.records import Topology
     from kvstore_mpi.settings import Spell
+
+
+_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
+_WORD = re.compile("[A-Za-z-]+")
 
 
 class Target(enum.Enum):
@@ -228,10 +235,21 @@ def _command_errors(
     name = spec.command[0]
     if spec.target is Target.SCRIPT and name.startswith(_OWN_FILES):
         return [f"the script {name!r} is mpilaunch's own, and ranks cannot read it: save it as a file"]
+    if spec.target is Target.SCRIPT and _PYTHON.fullmatch(name):
+        return [f"leave out {name!r}: a script is run by the Python of mpilaunch"]
     if spec.target is Target.SCRIPT and not is_file(name) and not is_file(f"{name}/__main__.py"):
-        return [
-            f"the script {name!r} does not exist, or is a folder without __main__.py; is the path right?"
-        ]
+        told = f"the script {name!r} does not exist, or is a folder without __main__.py; is the path right?"
+        return [told + _command_hint(name)]
     if spec.target is Target.EXECUTABLE and find_executable(name) is None:
         return [f"the executable {name!r} does not exist, is not on PATH or may not be executed"]
     return []
+
+
+def _command_hint(name: str) -> str:
+    """Return which commands there are, where a word may have been meant as one."""
+    if not _WORD.fullmatch(name):
+        return ""
+    hint = meant(name, COMMANDS)
+    return (
+        f" Commands, which stand first, are {', '.join(COMMANDS)}; {hint or 'mpilaunch --help tells more'}"
+    )

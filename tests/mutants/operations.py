@@ -10,6 +10,13 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "a misspelt name of a command is a script and nothing else",
+        "launcher/jobspec.py",
+        "if not _WORD.fullmatch(name):",
+        "if _WORD.fullmatch(name):",
+        ("unit/test_launcher_jobspec.py",),
+    ),
+    Mutant(
         "a job file wins over the command line",
         "launcher/options.py",
         "given = {**file.options, **given}",

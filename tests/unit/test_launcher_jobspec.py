@@ -124,6 +124,11 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({"collective_profile": "none.json"}, {}, "--collective-profile none.json: there is no such file"),
         ({}, {"command": ()}, "nothing to run"),
         ({}, {"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),
+        ({}, {"command": ("docter",)}, "measure-links, plan, render, top; did you mean doctor?"),
+        ({}, {"command": ("Plan",)}, "did you mean plan?"),
+        ({}, {"command": ("help",)}, "right? Commands, which stand first, are compare,"),
+        ({}, {"command": ("python", "train.py")}, "leave out 'python': a script is run by"),
+        ({}, {"command": ("/usr/bin/python3.11", "train.py")}, "leave out '/usr/bin/python3.11'"),
         ({}, {"target": Target.EXECUTABLE, "command": ("nosuch",)}, "the executable 'nosuch'"),
     ],
 )
