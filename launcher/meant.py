@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Ask whether the name that is nearest was meant; nothing where none is near."""
-    near = difflib.get_close_matches(name.lower(), sorted(known), 1)
-    return f"did you mean {near[0]}?" if near else ""
+    """Ask whether the nearest name, or one that goes on as this begins, was meant; else say nothing."""
+    near = difflib.get_close_matches(name.lower(), sorted(known))
+    return f"did you mean {min(near, key=lambda each: not each.startswith(name))}?" if near else ""

@@ -16,6 +16,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.settings import Source, read_value, settings_of, value_error
 from mpilaunch.jobfile import NO_FILE, JobFile
 from mpilaunch.jobspec import JobSpec, Target
+from mpilaunch.meant import meant
 from mpilaunch.outcome.exit_codes import MEANINGS
 
 if TYPE_CHECKING:
@@ -51,6 +52,39 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what is right, and exit."""
         self.exit(UsageError.exit_code, f"mpilaunch: {message}\n{self.format_usage()}")
+
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """Read all words; of those that are no option, say which may have been meant."""
+        options, unknown = self.parse_known_args(None if args is None else [*args], namespace)
+        if unknown:
+            self.refuse(unknown, self)
+        return options
+
+    def parse_beside_job(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Read the options of a command; return also the words that are options of a job."""
+        options, rest = self.parse_known_args(words)
+        job = make_parser("")
+        _, unknown = job.parse_known_args(rest)
+        if unknown:
+            self.refuse(unknown, self, job)
+        return options, rest
+
+    def refuse(self, words: Sequence[str], *parsers: argparse.ArgumentParser) -> NoReturn:
+        """Exit with words that are options of none of these parsers, and those that are near."""
+        known = [name for each in parsers for name in _names_of(each)]
+        names = [word.partition("=")[0] for word in words if word.startswith("--")]
+        hints = "; ".join(filter(None, (meant(name, known) for name in names)))
+        self.error(f"unrecognized arguments: {' '.join(words)}{hints and f'; {hints}'}")
+
+
+def _names_of(parser: argparse.ArgumentParser, *, alone: bool = False) -> list[str]:
+    """Return the options of a parser; ``alone``: those that take no value."""
+    return [
+        name
+        for each in parser._actions  # noqa: SLF001  argparse has no public list
+        if each.nargs == 0 or not alone
+        for name in each.option_strings
+    ]
 
 
 def count(text: str) -> int:
@@ -186,13 +220,7 @@ def split_command(
         more: Has options that may stand among those of ``mpilaunch``.
     """
     parsers = [make_parser(""), *([more] if more else [])]
-    alone = {
-        name
-        for parser in parsers
-        for each in parser._actions  # noqa: SLF001  argparse has no public list
-        if each.nargs == 0
-        for name in each.option_strings
-    }
+    alone = {name for parser in parsers for name in _names_of(parser, alone=True)}
     at = 0
     while at < len(argv):
         word = argv[at]

@@ -41,7 +41,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     """
     parser = _parser()
     head, kind, command = split_command(arguments, parser)
-    options, job_options = parser.parse_known_args(head)
+    options, job_options = parser.parse_beside_job(head)
     check_output(options.output)
     spec, _ = cli.read_job(job_options, kind, command)
     target = Target(options.target, options.lower)
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     usage = "mpilaunch measure-epochs --target X --batch B [more] [options of mpilaunch] SCRIPT ARGS..."
     parser = Parser("mpilaunch measure-epochs", usage=usage, allow_abbrev=False)
     parser.add_argument("--target", type=finite, required=True, help="metric to reach")

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     )
     parser = Parser("mpilaunch measure-links", usage=usage, allow_abbrev=False)
     parser.add_argument("--output", default="cluster.toml", help="where the cluster goes")
-    options, job_options = parser.parse_known_args([*arguments])
+    options, job_options = parser.parse_beside_job(arguments)
     check_output(options.output)
     path = Path(options.output).absolute()
     spec, _ = cli.read_job(job_options, Target.EXECUTABLE, (*RANK, "--output", str(path)))

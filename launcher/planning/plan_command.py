@@ -54,7 +54,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     """
     parser = _parser()
     head, kind, command = split_command(arguments, parser)
-    options, job_options = parser.parse_known_args(head)
+    options, job_options = parser.parse_beside_job(head)
     for path in filter(None, (options.output, options.profile, options.timeline, options.picture)):
         check_output(path)
     cluster = read_cluster(_text_of(options.cluster), options.cluster)
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser("mpilaunch plan", usage=USAGE, allow_abbrev=False)
     parser.add_argument("--cluster", required=True, help="TOML, as mpilaunch measure-links writes it")
     parser.add_argument("--epochs-curve", required=True, help="JSON, as mpilaunch measure-epochs writes it")

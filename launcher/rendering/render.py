@@ -54,7 +54,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     head, target, command = split_command(arguments)
     parser = Parser("mpilaunch render", allow_abbrev=False)
     add_options(parser, Rendering)
-    own, rest = parser.parse_known_args(head)
+    own, rest = parser.parse_beside_job(head)
     rendering = Rendering(**vars(own))
     job = _job(rendering, rest, target, command)
     if rendering.backend == SLURM:

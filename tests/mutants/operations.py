@@ -10,6 +10,20 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "the nearest option is meant, though another one begins like what was said",
+        "launcher/meant.py",
+        "not each.startswith(name)",
+        "each.startswith(name)",
+        ("unit/test_launcher_meant.py",),
+    ),
+    Mutant(
+        "a misspelt option of a command is left to the job",
+        "launcher/options.py",
+        "self.refuse(unknown, self, job)",
+        "pass",
+        ("unit/test_launcher_meant.py",),
+    ),
+    Mutant(
         "a misspelt name of a command is a script and nothing else",
         "launcher/jobspec.py",
         "if not _WORD.fullmatch(name):",
