@@ -7,6 +7,7 @@ their help, what ``--set`` accepts, which variables of the environment are refus
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
@@ -109,6 +110,8 @@ def limit_errors(record: Any, spell: Spell = str) -> list[str]:
 def value_error(field: Field[Any], value: Any) -> str:
     """Return what is wrong with the value of a field, to follow the field's name; or nothing."""
     setting: Setting = field.metadata[_KEY]
+    if isinstance(value, float) and math.isnan(value):
+        return f"must be a number, not {value}"
     error = setting.error(value)
     is_time = str(field.type).startswith("float")  # what is counted is whole
     if error or value is None or not is_time or abs(value) <= LONGEST_S:

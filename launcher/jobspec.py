@@ -195,7 +195,7 @@ def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
     """Return what fits one process and does not fit a job."""
     node = spec.node
     checks = [
-        (node.num_workers >= 1, f"{spell('num_workers')} must be at least 1, not {node.num_workers}"),
+        (node.num_workers != 0, f"{spell('num_workers')} must be at least 1, not 0"),
         (
             not node.snapshot_dir or node.num_servers > 0,
             (
