@@ -140,7 +140,11 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "--env", action="append", default=[], metavar="K=V", help="a variable for the ranks"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help=f"for experiments: {_knobs()}"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"for experiments: {', '.join(_knobs())}",
     )
     parser.add_argument(
         "--config", type=filled, metavar="FILE", help="a job file: TOML with options by these names"
@@ -197,8 +201,8 @@ def _reader(field: Field[Any]) -> Callable[[str], Any]:
     return read
 
 
-def _knobs() -> str:
-    return ", ".join(sorted(name for name, source in _sources().items() if source is Source.KNOB))
+def _knobs() -> list[str]:
+    return sorted(field.name for field, setting in settings_of(NodeConfig) if setting.source is Source.KNOB)
 
 
 def spell(name: str) -> str:
@@ -252,7 +256,6 @@ def read_spec(
     env, env_errors = parse_env([*map("=".join, file.env.items()), *options.env])
     outer, outer_errors = _settings_in(environment)
     settings, set_errors = parse_settings(options.set)
-    twice = [f"give either {spell(name)} or --set {name}" for name in settings if name in given]
     given = {**file.options, **given}
     node, own = _given(NodeConfig, given), _given(JobSpec, given)
     node.setdefault("num_workers", node.get("num_clients", 1))
@@ -260,7 +263,7 @@ def read_spec(
         target, command = file.target, file.command
     told = NodeConfig(**{**outer, **file.settings, **node, **settings})
     spec = JobSpec(target, command, told, tuple(dict(env).items()), **own)
-    return spec, [*env_errors, *outer_errors, *set_errors, *twice]
+    return spec, [*env_errors, *outer_errors, *set_errors]
 
 
 def _given(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,24 +273,26 @@ def _given(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_settings(items: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Read ``name=value`` texts as fields of ``NodeConfig``; return the values, and what is wrong."""
-    known = {name for name, source in _sources().items() if source is not Source.LAUNCHER}
+    """Read ``name=value`` texts as settings for experiments; return the values, and what is wrong."""
+    known = _knobs()
     texts, errors = {}, []
     for item in items:
         name, equals, text = item.partition("=")
         if equals and name in known:
             texts[name] = text
-            continue
-        what = f"there is no setting {name!r}" if equals else "it must be of the form NAME=VALUE"
-        errors.append(f"--set {item}: {what}; the settings are {', '.join(sorted(known))}")
+        elif spell(name).startswith("--set"):
+            what = f"there is no setting {name!r}" if equals else "it must be of the form NAME=VALUE"
+            hint = meant(name, known)
+            errors.append(f"--set {item}: {what}; {hint and f'{hint} '}the settings are {', '.join(known)}")
+        else:
+            errors.append(f"--set {item}: {name} has an option: give {spell(name)}")
     values, more = _read_values(texts, "--set {}={}".format)
     return values, [*errors, *more]
 
 
 def _settings_in(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Read the settings for experiments that the environment has, such as ``KVMPI_STEP_TIMEOUT``."""
-    knobs = [name for name, source in _sources().items() if source is Source.KNOB]
-    texts = {name: environment[variable_of(name)] for name in knobs if variable_of(name) in environment}
+    texts = {name: environment[variable_of(name)] for name in _knobs() if variable_of(name) in environment}
     return _read_values(texts, lambda name, text: f"{variable_of(name)}={text} in the environment")
 
 
@@ -310,10 +315,6 @@ def _read_values(
         else:
             values[name] = value
     return values, errors
-
-
-def _sources() -> dict[str, Source]:
-    return {field.name: setting.source for field, setting in settings_of(NodeConfig)}
 
 
 def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:

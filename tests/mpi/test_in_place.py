@@ -24,7 +24,7 @@ def test_a_gradient_counts_as_it_was_pushed(tmp_path, clients, transport, how):
     command = [
         str(Path(sys.executable).with_name("mpilaunch")),
         *("--workers", "3", "--clients", str(clients), "--servers", "2"),
-        *("--set", f"transport={transport}", "--log-dir", str(tmp_path)),
+        *("--transport", transport, "--log-dir", str(tmp_path)),
         str(Path(__file__).with_name("in_place.py")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

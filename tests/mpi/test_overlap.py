@@ -19,7 +19,7 @@ def test_early_layers_run_while_the_last_round_waits(tmp_path, transport):
     """With the last layer's answer withheld, the next iteration's first layer computes."""
     command = [
         str(Path(sys.executable).with_name("mpilaunch")),
-        *("--clients", "2", "--servers", "1", "--set", f"transport={transport}"),
+        *("--clients", "2", "--servers", "1", "--transport", transport),
         *("--log-dir", str(tmp_path)),
         str(Path(__file__).with_name("overlap.py")),
     ]

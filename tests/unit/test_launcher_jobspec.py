@@ -203,9 +203,9 @@ def test_a_setting_is_not_for_the_ranks_alone(item, words):
 
 
 def test_settings_for_experiments():
-    """Any setting of a process that mpilaunch does not choose by itself, read as its type."""
-    assert parse_settings(["window_bytes=1600", "transport=ipc", "step_timeout=2.5"]) == (
-        {"window_bytes": 1600, "transport": "ipc", "step_timeout": 2.5},
+    """Any setting of a process that has no option and is not chosen by mpilaunch, read as its type."""
+    assert parse_settings(["window_bytes=1600", "schedule=fifo", "step_timeout=2.5"]) == (
+        {"window_bytes": 1600, "schedule": "fifo", "step_timeout": 2.5},
         [],
     )
     assert parse_settings(["window_bytes=auto"]) == ({"window_bytes": 0}, [])
@@ -214,24 +214,32 @@ def test_settings_for_experiments():
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        ("window=1", "there is no setting 'window'; the settings are "),
+        ("xyzzy=1", "there is no setting 'xyzzy'; the settings are "),
+        (
+            "window_byte=1",
+            "there is no setting 'window_byte'; did you mean window_bytes? the settings are ",
+        ),
         ("window_bytes", "it must be of the form NAME=VALUE"),
         ("window_bytes=x", "--set window_bytes=x: 'x' is not auto or a whole number"),
         ("index=1", "there is no setting 'index'"),
     ],
 )
 def test_a_setting_that_does_not_exist_is_refused(item, words):
-    """The error lists those that do."""
+    """The error lists those that do, and none that has an option."""
     values, (error,) = parse_settings([item])
     assert values == {}
     assert words in error
-    assert "slice_elements, snapshot_dir" in error or "=x" in error
+    assert "slice_elements, step_timeout" in error or "=x" in error
 
 
-def test_a_setting_is_given_once():
-    """An option and --set of the same name contradict each other."""
-    _, (error,) = spec_of("--transport tcp --set transport=ipc")
-    assert error == "give either --transport or --set transport"
+@pytest.mark.parametrize(
+    ("item", "option"),
+    [("num_workers=2", "--workers"), ("peer_timeout=9", "--lease"), ("grace=3", "--grace")],
+)
+def test_what_has_an_option_is_no_setting(item, option):
+    """As in a job file: there is one way to say a thing, and an option of its own name."""
+    _, (error,) = spec_of(f"--set {item}")
+    assert error == f"--set {item}: {item.partition('=')[0]} has an option: give {option}"
 
 
 def test_settings_for_experiments_come_from_the_environment_too():
