@@ -100,6 +100,12 @@ def settings_of(record: Any) -> list[tuple[Field[Any], Setting]]:
     return [(each, each.metadata[_KEY]) for each in fields(record) if _KEY in each.metadata]
 
 
+def setting_of(field: Field[Any]) -> Setting:
+    """Return the description of a field that has one."""
+    setting: Setting = field.metadata[_KEY]
+    return setting
+
+
 def limit_errors(record: Any, spell: Spell = str) -> list[str]:
     """Return what is wrong with each field of a record by itself."""
     described = settings_of(record)
@@ -109,7 +115,7 @@ def limit_errors(record: Any, spell: Spell = str) -> list[str]:
 
 def value_error(field: Field[Any], value: Any) -> str:
     """Return what is wrong with the value of a field, to follow the field's name; or nothing."""
-    setting: Setting = field.metadata[_KEY]
+    setting = setting_of(field)
     if isinstance(value, float) and math.isnan(value):
         return f"must be a number, not {value}"
     error = setting.error(value)
@@ -125,7 +131,7 @@ def read_value(field: Field[Any], text: str) -> Any:
     Raises:
         ValueError: The text is not one.
     """
-    setting = field.metadata[_KEY]
+    setting = setting_of(field)
     if setting.auto and text == "auto":
         return AUTO
     try:
@@ -141,7 +147,7 @@ def take_value(field: Field[Any], value: Any) -> Any:
     Raises:
         ValueError: It is of another type, or not among those that the field may have.
     """
-    setting, kind = field.metadata[_KEY], str(field.type)
+    setting, kind = setting_of(field), str(field.type)
     if setting.auto and value == "auto":
         return AUTO
     # Of Python's types a bool is an int, and what a file says is meant more strictly.

@@ -9,6 +9,7 @@
     script    P  Plan -> a shell script
     command_table P  the commands beside running a job; commands runs one
     meant     P  which name was meant by one that is not known
+    help_text P  what stands around the options in the help
     jobspec   P  what the user asked for, and everything that is wrong with it
     plan      P  JobSpec -> every process with its argv and environment
     mpi          which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to

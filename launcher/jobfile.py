@@ -72,6 +72,13 @@ def option_fields() -> dict[str, Field[Any]]:
     }
 
 
+def knob_fields() -> dict[str, Field[Any]]:
+    """Return the field of each setting for experiments, by its name."""
+    return {
+        field.name: field for field, setting in settings_of(NodeConfig) if setting.source is Source.KNOB
+    }
+
+
 def parse(text: str, path: str) -> dict[str, Any]:
     """Return what a job file says, without a look at what it means.
 
@@ -119,9 +126,7 @@ def understand(content: Mapping[str, Any], source: str) -> JobFile:
     fields = option_fields()
     env, settings = _table(content, ENV, errors), _table(content, SET, errors)
     target, command = _command(content, errors)
-    knobs = {
-        field.name: field for field, setting in settings_of(NodeConfig) if setting.source is Source.KNOB
-    }
+    knobs = knob_fields()
     known = [*fields, *TARGETS, ARGS, ENV, SET]
     errors += [_unknown(name, known) for name in content if name not in known]
     errors += [f"[{ENV}] {name!r}: the name of a variable has no '='" for name in env if "=" in name]

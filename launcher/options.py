@@ -14,29 +14,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.settings import Source, read_value, settings_of, value_error
-from mpilaunch.jobfile import NO_FILE, JobFile
+from mpilaunch.command_table import COMMANDS
+from mpilaunch.help_text import USAGE, help_epilog
+from mpilaunch.jobfile import NO_FILE, JobFile, knob_fields
 from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.meant import meant
-from mpilaunch.outcome.exit_codes import MEANINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from dataclasses import Field
 
     from kvstore_mpi.settings import Setting
-
-USAGE = """mpilaunch [options] SCRIPT.py ARGS...
-       mpilaunch [options] -m MODULE ARGS...
-       mpilaunch [options] -- PROGRAM ARGS...
-       mpilaunch --config JOB.toml [options] [what to run]
-       mpilaunch doctor [--hosts LIST | --hostfile FILE]
-       mpilaunch top | inspect | compare
-       mpilaunch render --backend slurm|kubernetes [options] SCRIPT.py ARGS...
-       mpilaunch plan | measure-epochs | measure-links --help"""
-
-EPILOG = "exit codes: 1-255 that of the process that failed first (128+n: signal n); " + "; ".join(
-    f"{code} {meaning}" for code, meaning in MEANINGS.items()
-)
 
 FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
 """With it, importing mxnet starts MXNet's own server loop and never returns."""
@@ -132,7 +120,12 @@ def filled(text: str) -> str:
 def make_parser(version: str) -> argparse.ArgumentParser:
     """Describe the options that come before the command; those that are not given leave nothing behind."""
     parser = Parser(
-        "mpilaunch", usage=USAGE, epilog=EPILOG, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        "mpilaunch",
+        usage=USAGE,
+        epilog=help_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
     for record in (NodeConfig, JobSpec):
         add_options(parser, record)
@@ -144,7 +137,7 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"for experiments: {', '.join(_knobs())}",
+        help="for experiments: one of the settings below",
     )
     parser.add_argument(
         "--config", type=filled, metavar="FILE", help="a job file: TOML with options by these names"
@@ -159,9 +152,17 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     return parser
 
 
+def make_command_parser(command: str, **more: Any) -> Parser:
+    """Make the parser of a command, which says what it does; ``more`` is for argparse."""
+    text = COMMANDS[command].text
+    return Parser(
+        f"mpilaunch {command}", description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False, **more
+    )
+
+
 def make_parser_of(command: str, names: Sequence[str]) -> argparse.ArgumentParser:
     """Describe those options of a job, by the names of their fields, that a command has as well."""
-    parser = Parser(f"mpilaunch {command}", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser = make_command_parser(command, argument_default=argparse.SUPPRESS)
     for field, setting in settings_of(JobSpec):
         if field.name in names:
             _add(parser, field, setting)
@@ -199,10 +200,6 @@ def _reader(field: Field[Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
-
-
-def _knobs() -> list[str]:
-    return sorted(field.name for field, setting in settings_of(NodeConfig) if setting.source is Source.KNOB)
 
 
 def spell(name: str) -> str:
@@ -274,7 +271,7 @@ def _given(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_settings(items: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     """Read ``name=value`` texts as settings for experiments; return the values, and what is wrong."""
-    known = _knobs()
+    known = sorted(knob_fields())
     texts, errors = {}, []
     for item in items:
         name, equals, text = item.partition("=")
@@ -292,7 +289,9 @@ def parse_settings(items: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 def _settings_in(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Read the settings for experiments that the environment has, such as ``KVMPI_STEP_TIMEOUT``."""
-    texts = {name: environment[variable_of(name)] for name in _knobs() if variable_of(name) in environment}
+    texts = {
+        name: environment[variable_of(name)] for name in knob_fields() if variable_of(name) in environment
+    }
     return _read_values(texts, lambda name, text: f"{variable_of(name)}={text} in the environment")
 
 

@@ -19,13 +19,15 @@ from kvstore_mpi.epoch_report import Target, epochs_to_target, read_reports, was
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.epochs import EpochsCurve, Measured, write_curve
 from mpilaunch import cli
+from mpilaunch.help_text import JOB_OPTIONS
 from mpilaunch.inputs import check_output
-from mpilaunch.options import Parser, count, finite, split_command
+from mpilaunch.options import count, finite, make_command_parser, split_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpilaunch.jobspec import JobSpec
+    from mpilaunch.options import Parser
 
 REPEAT = "{repeat}"
 """In the arguments of the script: the number of the run with one batch, for seeds."""
@@ -67,7 +69,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
 
 def _parser() -> Parser:
     usage = "mpilaunch measure-epochs --target X --batch B [more] [options of mpilaunch] SCRIPT ARGS..."
-    parser = Parser("mpilaunch measure-epochs", usage=usage, allow_abbrev=False)
+    parser = make_command_parser("measure-epochs", usage=usage, epilog=JOB_OPTIONS)
     parser.add_argument("--target", type=finite, required=True, help="metric to reach")
     parser.add_argument("--lower", action="store_true", help="smaller metrics are better")
     parser.add_argument("--batch", type=count, required=True, help="samples of an update without delay")

@@ -23,10 +23,11 @@ from kvstore_mpi.planner.cluster import Cluster, read_cluster, write_cluster
 from kvstore_mpi.planner.row_costs import loads_for, row_costs
 from kvstore_mpi.planner.sending import Way
 from mpilaunch import cli
+from mpilaunch.help_text import JOB_OPTIONS
 from mpilaunch.inputs import check_output, read_text
 from mpilaunch.jobspec import Target
 from mpilaunch.mpi import PYTHON
-from mpilaunch.options import Parser
+from mpilaunch.options import make_command_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     usage = (
         "mpilaunch measure-links --workers N [--hosts NAME:N,...] [options of mpilaunch] [--output FILE]"
     )
-    parser = Parser("mpilaunch measure-links", usage=usage, allow_abbrev=False)
+    parser = make_command_parser("measure-links", usage=usage, epilog=JOB_OPTIONS)
     parser.add_argument("--output", default="cluster.toml", help="where the cluster goes")
     options, job_options = parser.parse_beside_job(arguments)
     check_output(options.output)

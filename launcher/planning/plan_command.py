@@ -28,9 +28,10 @@ from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
 from mpilaunch import cli
+from mpilaunch.help_text import JOB_OPTIONS
 from mpilaunch.inputs import check_output
 from mpilaunch.jobspec import with_threads
-from mpilaunch.options import Parser, count, finite, split_command
+from mpilaunch.options import count, finite, make_command_parser, split_command
 from mpilaunch.planning.plan_picture import draw
 from mpilaunch.planning.step_profile import profile
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.planner import Cluster, Net, Plan
     from mpilaunch.jobspec import JobSpec, Target
+    from mpilaunch.options import Parser
 
 USAGE = (
     "mpilaunch plan --cluster FILE --epochs-curve FILE [more] NET.json\n"
@@ -84,7 +86,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("mpilaunch plan", usage=USAGE, allow_abbrev=False)
+    parser = make_command_parser("plan", usage=USAGE, epilog=JOB_OPTIONS)
     parser.add_argument("--cluster", required=True, help="TOML, as mpilaunch measure-links writes it")
     parser.add_argument("--epochs-curve", required=True, help="JSON, as mpilaunch measure-epochs writes it")
     parser.add_argument("--batch", type=count, default=0, help="samples of one worker in a step")

@@ -11,11 +11,12 @@ from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.settings import limit_errors, option
 from mpilaunch import cli
+from mpilaunch.help_text import JOB_OPTIONS
 from mpilaunch.hosts.allocation import SLURM
 from mpilaunch.job_secret import make_secret
 from mpilaunch.jobspec import Target
 from mpilaunch.mpi import PYTHON
-from mpilaunch.options import Parser, add_options, make_parser, split_command
+from mpilaunch.options import add_options, make_command_parser, make_parser, split_command
 from mpilaunch.rendering.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
 from mpilaunch.rendering.rendered_script import Job, sbatch_script
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
 KUBERNETES = "kubernetes"
+
+USAGE = f"mpilaunch render --backend {SLURM}|{KUBERNETES} [more] [options of mpilaunch] SCRIPT ARGS..."
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
         ConfigurationError: PyYAML is not there.
     """
     head, target, command = split_command(arguments)
-    parser = Parser("mpilaunch render", allow_abbrev=False)
+    parser = make_command_parser("render", usage=USAGE, epilog=JOB_OPTIONS)
     add_options(parser, Rendering)
     own, rest = parser.parse_beside_job(head)
     rendering = Rendering(**vars(own))

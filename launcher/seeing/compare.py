@@ -10,7 +10,7 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tracing.verdict import Summary
-from mpilaunch.options import Parser, finite
+from mpilaunch.options import finite, make_command_parser
 from mpilaunch.trace import REPORT, summary_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _BOUNDS = tuple(row for row in _ROWS if row[1] not in ("hidden", "other", "compu
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
     """Compare two runs; return 1 if the second is slower than allowed."""
-    parser = Parser("mpilaunch compare", description=__doc__)
+    parser = make_command_parser("compare")
     parser.add_argument(
         "a", help="log folder of a run with --report, its report.json, or folder of a trace"
     )

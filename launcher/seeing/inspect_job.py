@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpilaunch.options import Parser
+from mpilaunch.options import make_command_parser
 from mpilaunch.seeing.control import ask_job, find_job
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
     """Have the launcher write an inspection; show it, and return the exit code."""
-    parser = Parser("mpilaunch inspect", description=__doc__)
+    parser = make_command_parser("inspect")
     parser.add_argument(
         "job", nargs="?", default="", help="beginning of its name, or its mpilaunch's number"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, PeerLostError
-from mpilaunch.options import Parser
+from mpilaunch.options import make_command_parser
 from mpilaunch.seeing.control import Answer, ask_job, find_job
 from mpilaunch.seeing.job_view import Row
 from mpilaunch.seeing.table import NUMBERS, TITLES, fitting, lines, plain
@@ -28,7 +28,7 @@ WIDTH = 170
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
     """Show a job; return the exit code."""
-    parser = Parser("mpilaunch top", description=__doc__)
+    parser = make_command_parser("top")
     parser.add_argument(
         "job", nargs="?", default="", help="beginning of its name, or its mpilaunch's number"
     )

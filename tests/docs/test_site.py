@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore_mpi import errors
-from mpilaunch.options import EPILOG
+from mpilaunch.help_text import EPILOG
 from mpilaunch.outcome.exit_codes import MEANINGS, REMEDIES
 
 ROOT = Path(__file__).parents[2]

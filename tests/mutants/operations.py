@@ -10,6 +10,13 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "the help says 0 where a setting is auto",
+        "launcher/help_text.py",
+        'default = "auto" if setting.auto else field.default',
+        "default = field.default",
+        ("unit/test_launcher_help.py",),
+    ),
+    Mutant(
         "the nearest option is meant, though another one begins like what was said",
         "launcher/meant.py",
         "not each.startswith(name)",
