@@ -277,6 +277,10 @@ class NodeConfig:
                 f"{spell('resume')} needs {spell('snapshot_dir')}, where snapshots are",
             ),
             (
+                self.dense != "servers" or self.num_servers > 0,
+                f"{spell('dense')} servers: there are no servers: give {spell('num_servers')} 1 or more",
+            ),
+            (
                 self.peer_timeout >= 2 * self.heartbeat,
                 f"{spell('peer_timeout')} must be at least twice {spell('heartbeat')}",
             ),

@@ -46,6 +46,11 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     options, job_options = parser.parse_beside_job(head)
     check_output(options.output)
     spec, _ = cli.read_job(job_options, kind, command)
+    if spec.node.delay != 1:
+        raise UsageError(
+            f"leave out --delay {spec.node.delay}: each run has one of those that --delays names, such as "
+            f"--delays 1,{spec.node.delay}"
+        )
     target = Target(options.target, options.lower)
     points: list[Measured] = []
     for delay in options.delays:

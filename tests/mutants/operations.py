@@ -10,6 +10,13 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "dense keys go to servers that are not there",
+        "kvstore_mpi/config.py",
+        'self.dense != "servers" or self.num_servers > 0,',
+        "True,",
+        ("unit/test_launcher_jobspec.py",),
+    ),
+    Mutant(
         "the help says 0 where a setting is auto",
         "launcher/help_text.py",
         'default = "auto" if setting.auto else field.default',

@@ -98,6 +98,7 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({"schedule": "random"}, {}, "--set schedule must be one of p3, slicing, fifo, not 'random'"),
         ({**SHAPE, "start_with": 3}, {}, "--start-with 3 must be between 1 and --clients 2"),
         ({"resume": True}, {}, "--resume needs --snapshot-dir"),
+        ({"dense": "servers"}, {}, "--dense servers: there are no servers: give --servers 1 or more"),
         ({"snapshot_dir": "x"}, {}, "--snapshot-dir is for servers"),
         ({"snapshot_every": 0.0}, {}, "--snapshot-every must be more than 0"),
         ({"peer_timeout": 0.5, "heartbeat": 0.1}, {}, "--lease must be at least 1, not 0.5"),

@@ -38,6 +38,14 @@ def test_an_option_that_nothing_has_is_told_with_one_that_is_near(line, said, us
     assert second.startswith(f"usage: mpilaunch {usage}")
 
 
+def test_the_delay_of_a_job_is_none_of_those_that_are_measured(tmp_path, monkeypatch, capsys):
+    """Each run would have had another one, without a word."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").touch()
+    assert cli.main(["measure-epochs", "--target", "1", "--batch", "8", "--delay", "2", "x.py"]) == 64
+    assert "leave out --delay 2: each run has one of those that --delays names" in capsys.readouterr().err
+
+
 def test_what_is_no_option_of_a_job_is_not_planned_away(capsys):
     """A net takes no options of a job, and one that is misspelt is told as such."""
     with pytest.raises(SystemExit):
