@@ -27,7 +27,7 @@ from mpilaunch.hosts.allocation import check_started_once, choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, make_reach
 from mpilaunch.hosts.hostlist import place
 from mpilaunch.hosts.local import LocalHost
-from mpilaunch.inputs import read_hosts, read_text
+from mpilaunch.inputs import check_profile, read_hosts, read_text
 from mpilaunch.job_secret import job_record
 from mpilaunch.jobfile import NO_FILE, read_job_file
 from mpilaunch.jobspec import (
@@ -99,6 +99,7 @@ def checked_spec(
     errors += validate(spec, spell, lambda path: Path(path).is_file(), shutil.which)
     if errors:
         raise UsageError("\n".join(errors))
+    check_profile(spec.node.collective_profile)
     if spec.node.snapshot_dir:
         folder = str(Path(spec.node.snapshot_dir).absolute())
         spec = replace(spec, node=replace(spec.node, snapshot_dir=folder))

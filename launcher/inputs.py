@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.tensor_collectives.profile import MEASURE, decode
 from mpilaunch.hosts.hostlist import parse_hostfile, parse_hosts
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ def read_hosts(hosts: str, hostfile: str) -> list[Slots]:
     if hostfile:
         return parse_hostfile(read_text(hostfile, "--hostfile"), hostfile)
     return parse_hosts(hosts) if hosts else []
+
+
+def check_profile(path: str) -> None:
+    """Read the file of ``--collective-profile``, if it names one, before ranks do.
+
+    Raises:
+        UsageError: It cannot be read.
+        ConfigurationError: It is no profile.
+    """
+    if path not in ("", MEASURE):
+        decode(read_text(path, "--collective-profile").encode(), path)
 
 
 def check_output(path: str) -> None:

@@ -133,6 +133,10 @@ def measure(communicator: Communicator) -> tuple[Profile, float]:
     return profile, time.perf_counter() - begin
 
 
+_PROBLEM = b"\0"
+"""What rank 0 tells the others begins so where it has no profile for them."""
+
+
 def agree_on_profile(path: str, communicator: Communicator) -> Profile:
     """Return the profile by which all ranks of a client choose how to sum: what rank 0 says.
 
@@ -143,19 +147,16 @@ def agree_on_profile(path: str, communicator: Communicator) -> Profile:
     Raises:
         ConfigurationError: Rank 0 cannot read its file; raised on all ranks.
     """
-    text, problem = b"", None
+    text = b""
     if communicator.rank == 0:
         try:
             text = _profile_text(path, communicator)
         except (OSError, ConfigurationError) as error:
-            problem = error
+            text = _PROBLEM + str(error).encode(errors="replace")
     text = communicator.broadcast_bytes(text, 0)
-    if problem is not None:
-        raise ConfigurationError(f"the collective profile cannot be used: {problem}") from problem
-    if not text:
-        raise ConfigurationError(
-            "rank 0 of this client cannot use its collective profile; its error says why"
-        )
+    if text.startswith(_PROBLEM):  # told to all, for whichever rank ends first is the one that is shown
+        problem = text.removeprefix(_PROBLEM).decode()
+        raise ConfigurationError(f"rank 0 of this client cannot use its collective profile: {problem}")
     if text == MEASURE.encode():
         return _measure(communicator)
     return decode(text, "rank 0's profile")

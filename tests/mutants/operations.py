@@ -10,6 +10,20 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "only rank 0 hears what is wrong with its profile of collectives",
+        "kvstore_mpi/tensor_collectives/calibration.py",
+        "problem = text.removeprefix(_PROBLEM).decode()",
+        'problem = "" if communicator.rank else text.removeprefix(_PROBLEM).decode()',
+        ("unit/test_collective_choice.py",),
+    ),
+    Mutant(
+        "a wrong profile of collectives is found by the ranks",
+        "launcher/cli.py",
+        "check_profile(spec.node.collective_profile)",
+        "pass",
+        ("unit/test_launcher_outputs.py",),
+    ),
+    Mutant(
         "dense keys go to servers that are not there",
         "kvstore_mpi/config.py",
         'self.dense != "servers" or self.num_servers > 0,',

@@ -7,6 +7,8 @@ import io
 import pytest
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.tensor_collectives.profile import MPICH, encode
+from mpilaunch import cli
 from mpilaunch.inputs import check_output, read_text
 from mpilaunch.planning import measure_epochs, measure_links, plan_command
 
@@ -36,6 +38,18 @@ def test_what_can_be_written(tmp_path, monkeypatch):
     check_output(str(tmp_path / "file"))
     with pytest.raises(UsageError, match="cannot be written"):
         check_output(str(tmp_path))
+
+
+def test_a_profile_of_collectives_is_read_before_a_job_starts(tmp_path, capsys):
+    """A rank that finds it wrong ends its client in the middle of MPI's beginning."""
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "profile.json"
+    path.write_text("{}")
+    words = ("--dry-run", "--workers", "2", "--collective-profile", str(path), str(tmp_path / "train.py"))
+    assert cli.main(words) == 78
+    assert capsys.readouterr().err.startswith(f"mpilaunch: {path} is no profile of collectives: ")
+    path.write_bytes(encode(MPICH))
+    assert cli.main(words) == 0
 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
