@@ -177,10 +177,13 @@ def exchanges_come_when_they_are_due(open_store: OpenStore) -> Iterator[Turn]:
 def _exchange_statistics(
     kv: KVStoreMPI, **options: Any
 ) -> Generator[Turn, None, tuple[Any, ElasticTrainer]]:
-    """Exchange running means that are 0 in the center and rank + 1 here; return them and the trainer."""
+    """Exchange running means that are 0 in the center and rank + 1 here; return them and the trainer.
+
+    In the first step: they are of the first pass, as BatchNorm would have made them.
+    """
     net = make_net(seed=3, norm=True)
     trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=1, **options)
-    idle(trainer)
+    trainer.join()
     yield kv
     mean = net[1].running_mean
     mean.set_data(mx.nd.full((5,), kv.rank + 1.0))

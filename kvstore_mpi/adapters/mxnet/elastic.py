@@ -125,6 +125,10 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             if not param._deferred_init:  # noqa: SLF001  as gluon.Trainer does
                 self._centers.join(key, param.list_data())
                 self._not_joined.remove((key, param))
+        # Now, and not in the first step: there rank 0's statistics of the first pass would be everybody's.
+        if not self._not_joined and not self._kv_initialized:
+            self._init_kvstore()
+            self._init_params()
 
     def _masters(self, key: int, dtype: str) -> list[NDArray | None]:
         return [master_of(updater, key, dtype) for updater in self._updaters]
