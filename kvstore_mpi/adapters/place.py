@@ -38,6 +38,11 @@ class Place:
         """Number of clients."""
         return self._worker.num_clients
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether servers may have later values than this worker gives: who is back, late or resumed."""
+        return bool(self._worker.takes_up)
+
     def stats(self) -> dict[str, float]:
         """Return the counters of this process: bytes, messages, repeats, steps, waiting times and others.
 

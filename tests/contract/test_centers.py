@@ -27,6 +27,7 @@ class KnownCenter:
 
     type = "dist_sync_mpi"
     num_servers, num_clients, client, mpi_size = 1, 1, 0, 1
+    goes_on = False
 
     def __init__(self):
         self.server_optimizer = None

@@ -12,7 +12,7 @@ mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ElasticTrainer, KVStoreMPI, take_up  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, take_up  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -121,17 +121,73 @@ def test_what_cannot_be_taken_up(workers):
         take_up(trainer)
 
 
+class Elastic(Script):
+    """One that meets a center, from time to time."""
+
+    def __init__(self, worker, weight):
+        """Begin with the same weight everywhere."""
+        self.net = gluon.nn.Embedding(4, 2)
+        self.net.initialize(mx.init.Constant(weight))
+        hyper, store = {"learning_rate": 0.5, "momentum": 0.5}, KVStoreMPI("async", worker)
+        self.trainer = ElasticTrainer(self.net.collect_params(), "sgd", hyper, kvstore=store)
+
+
 def test_parameters_that_meet_a_center_begin_with_it(workers):
-    """The first pass of who comes later is then made with it."""
-    scripts = []
-    for worker, weight in zip(workers, (8.0, 4.0)):
-        net = gluon.nn.Embedding(4, 2)
-        net.initialize(mx.init.Constant(weight))
-        optimizer, kv = {"learning_rate": 0.5}, KVStoreMPI("async", worker)
-        scripts.append((net, ElasticTrainer(net.collect_params(), "sgd", optimizer, kvstore=kv)))
-    for net, trainer in scripts:
-        take_up(trainer)
-        np.testing.assert_array_equal(net.weight.data().asnumpy(), np.full((4, 2), 8.0))
+    """The first pass of who comes later is then made with it, and counts; so it does after another one."""
+    _, late = scripts = [Elastic(worker, weight) for worker, weight in zip(workers, (8.0, 4.0))]
+    late.compute()
+    for each in scripts:
+        take_up(each.trainer)
+        each.check(8.0)
+    for each in scripts:
+        each.compute()
+        each.trainer.step(1)
+        each.check(4.0)
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["step", "halves"])
+def test_a_first_gradient_of_weights_that_a_center_replaces_is_left_out(workers, halves):
+    """Without a trace in the momentum; the step counts, and none is made without a pass of its own."""
+    first, late = (Elastic(worker, weight) for worker, weight in zip(workers, (8.0, 400.0)))
+    first.trainer.join()
+    for trained in (8.0, 4.0):
+        late.compute()
+        if halves:
+            late.trainer.allreduce_grads()
+            late.trainer.update(1)
+        else:
+            late.trainer.step(1)
+        late.check(trained)
+        with pytest.raises(UserWarning, match="has not been updated by backward"):
+            late.trainer.step(1)
+    assert late.trainer._centers.steps == 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_a_module_keeps_of_its_first_gradient_is_forgotten(workers, optimizer):
+    """Its weights are the center's after the first batch, and it goes on as if it had begun there."""
+    product = mx.sym.broadcast_mul(mx.sym.var("data"), mx.sym.var("w_weight", shape=(1, 1)))
+    symbol = mx.sym.LinearRegressionOutput(product, name="out")
+    hyper = {"learning_rate": 0.125, "momentum": 0.5} if optimizer == "sgd" else {"learning_rate": 0.5}
+
+    def fit(weight, num_batches, **given):
+        found = []
+        inputs, targets = np.ones((num_batches, 1), np.float32), np.zeros((num_batches, 1), np.float32)
+        batches = mx.io.NDArrayIter(inputs, targets, 1, label_name="out_label")
+        given["batch_end_callback"].append(
+            lambda param: found.append(param.locals["self"].get_params()[0]["w_weight"].asscalar())
+        )
+        mx.mod.Module(symbol, label_names=["out_label"]).fit(
+            batches, num_epoch=1, initializer=mx.init.Constant(weight), eval_metric="mse",
+            optimizer=optimizer, optimizer_params=hyper, **given,
+        )  # fmt: skip
+        return found
+
+    kv = [KVStoreMPI("async", worker) for worker in workers]
+    elastic = [ElasticCallback(each, interval=50) for each in kv]
+    [center] = fit(8.0, 1, kvstore=elastic[0].client_store, batch_end_callback=[elastic[0]])
+    late = fit(400.0, 3, kvstore=elastic[1].client_store, batch_end_callback=[elastic[1]])
+    assert late == [center, *fit(center, 2, kvstore=None, batch_end_callback=[])]
 
 
 def test_what_servers_have_updated_no_worker_updates(workers):

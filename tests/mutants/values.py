@@ -19,6 +19,7 @@ _HALVES = ("property/test_halves.py",)
 _ROWS_IN_HALVES = ("scenarios/test_rows_in_halves.py",)
 _IN = "kvstore_mpi/values/"
 _ROUNDS = "kvstore_mpi/server/exchanges.py"
+_TAKEN_UP = ("contract/test_taken_up.py",)
 
 MUTANTS = [
     Mutant(
@@ -237,5 +238,26 @@ MUTANTS = [
         "                moved.copyto(master)",
         "                moved.copyto(weight)",
         ("contract/test_elastic_training.py::test_copies_in_single_precision_move_with_the_parameters",),
+    ),
+    Mutant(
+        "a gradient of weights that a center has replaced counts",
+        "kvstore_mpi/adapters/mxnet/taken_up.py",
+        "            self._weights += weights",
+        "            pass",
+        _TAKEN_UP,
+    ),
+    Mutant(
+        "gradients of a pass after a center do not count",
+        "kvstore_mpi/adapters/mxnet/taken_up.py",
+        "        if not joined or any(each._fresh_grad for each in joined):",
+        "        if not joined:",
+        _TAKEN_UP,
+    ),
+    Mutant(
+        "a module keeps the momentum of weights that are gone",
+        "kvstore_mpi/adapters/mxnet/elastic.py",
+        "    updater.states.clear()",
+        "    pass",
+        _TAKEN_UP,
     ),
 ]

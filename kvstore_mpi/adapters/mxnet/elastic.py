@@ -17,6 +17,7 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.centers import Centers
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import is_sparse
+from kvstore_mpi.adapters.mxnet.taken_up import Joined
 from kvstore_mpi.adapters.mxnet.updates.optimizer_states import master_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import Elastic
@@ -42,7 +43,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     here, and every ``interval`` steps, after the step, exchanges them for the center. All parameters take
     part, also those without gradients, such as BatchNorm's running statistics (of which a client gives the
     mean over its ranks). Momentum and other states of the local optimizer stay local. Who starts, or starts
-    again, begins with the center.
+    again, begins with the center: call ``join`` before the first pass, or its gradient may be left out.
 
     Example::
 
@@ -98,6 +99,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)
         self._scale /= store.mpi_size
         self._not_joined = list(enumerate(self._params))
+        self._joined = Joined(goes_on=store.goes_on)
         sparse = [each.name for each in self._params if is_sparse(each)]
         if sparse:
             raise UnsupportedError(
@@ -109,26 +111,39 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make one step; ``batch_size`` is the number of samples of this worker."""
         self.join()
-        super().step(batch_size, ignore_stale_grad)
+        if not self._leaves_out():
+            super().step(batch_size, ignore_stale_grad)
         self._centers.step(len(self._params))
 
     @raises_mxnet_errors
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make the second half of a step, after ``allreduce_grads``."""
         self.join()
-        super().update(batch_size, ignore_stale_grad)
+        if not self._leaves_out():
+            super().update(batch_size, ignore_stale_grad)
         self._centers.step(len(self._params))
 
     def join(self) -> None:
-        """Let all parameters that have a shape by now begin with the center; so does the first step."""
+        """Let all parameters that have a shape by now begin with the center; so does the first step.
+
+        Where a job is resumed, or this client is late or back, gradients of a pass before are left out.
+        """
         for key, param in [*self._not_joined]:
             if not param._deferred_init:  # noqa: SLF001  as gluon.Trainer does
                 self._centers.join(key, param.list_data())
+                if param.grad_req != "null":
+                    self._joined.add(param.list_data())
                 self._not_joined.remove((key, param))
         # Now, and not in the first step: there rank 0's statistics of the first pass would be everybody's.
         if not self._not_joined and not self._kv_initialized:
             self._init_kvstore()
             self._init_params()
+
+    def _leaves_out(self) -> bool:
+        """Tell whether the gradients of this step are of weights that the center has replaced since."""
+        return self._joined.leave_out(
+            weight for each in self._params if each.grad_req != "null" for weight in each.list_data()
+        )
 
     def _masters(self, key: int, dtype: str) -> list[NDArray | None]:
         return [master_of(updater, key, dtype) for updater in self._updaters]
@@ -186,6 +201,7 @@ class ElasticCallback:
         server = _server_optimizer(alpha, server_optimizer)
         store, self._centers = _open(kvstore, server, interval, self._masters, overlap, terms)
         self._module: Any = None
+        self._goes_on = store.goes_on
         self.client_store = store.client_store()
 
     @raises_mxnet_errors
@@ -201,6 +217,8 @@ class ElasticCallback:
         arrays = [*group.param_arrays, *group.aux_arrays]
         if self._module is None:
             self._module = module
+            if self._goes_on:
+                _forget(module._updater)  # noqa: SLF001  as above
             for key, devices in enumerate(arrays):
                 self._centers.join(key, devices)
                 # Centers move on: another rank of this client may have been given a later one.
@@ -241,6 +259,14 @@ def _open(  # noqa: PLR0917  what both kinds of users are given
     """Return the store, made if a name is given, and its centers."""
     store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
     return store, Centers(store, optimizer, interval, masters, overlap=overlap, **terms)
+
+
+def _forget(updater: Any) -> None:
+    """Let an updater begin anew: its one update was with a gradient of weights that the center replaces."""
+    updater.states.clear()
+    updater.states_synced.clear()
+    for counts in updater.optimizer._all_index_update_counts.values():  # noqa: SLF001  Adam goes by them
+        counts.clear()
 
 
 def _server_optimizer(alpha: float | None, server_optimizer: Any) -> Any:

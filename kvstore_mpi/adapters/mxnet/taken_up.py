@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -75,6 +75,36 @@ class TakenUp:
         return self._is_async
 
 
-def _mark(weights: Sequence[NDArray], *, fresh: bool) -> None:
+class Joined:
+    """The weights of a loosely coupled client that its center has replaced, until its next step."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        """Begin without weights; ``goes_on``: a center may be another than what this worker gives."""
+        self._goes_on = goes_on
+        self._weights: list[NDArray] = []
+
+    def add(self, weights: Sequence[NDArray]) -> None:
+        """A center has been written to the arrays of a parameter that has a gradient."""
+        if self._goes_on:
+            _mark(weights, fresh=False)  # a backward pass from now on marks them again
+            self._weights += weights
+
+    def leave_out(self, weights: Iterable[NDArray]) -> bool:
+        """Tell whether the gradients of a step are of weights that are gone; asked once for each.
+
+        No pass has been made since, on any rank of the client: all of them come to the same. Nobody waits
+        for a gradient of one client alone, and so it is an error in no mode.
+
+        Args:
+            weights: Of all parameters that have a gradient; if so, none of these counts any more.
+        """
+        joined, self._weights = self._weights, []
+        if not joined or any(each._fresh_grad for each in joined):  # noqa: SLF001  as Gluon
+            return False
+        _mark(weights, fresh=False)
+        return True
+
+
+def _mark(weights: Iterable[NDArray], *, fresh: bool) -> None:
     for each in weights:
         each._fresh_grad = fresh  # noqa: SLF001  as Gluon
