@@ -156,7 +156,10 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         return self._centers.in_place()
 
     def save_states(self, fname: str) -> None:
-        """Save the local optimizer's states and the step counter; ``gluon.Trainer`` can read the former."""
+        """Save the local optimizer's states and the step counter; ``gluon.Trainer`` can read the former.
+
+        Exchanges that are under way, with overlap, are applied to the parameters: save those afterwards.
+        """
         self._centers.settle()
         super().save_states(fname)
         with Path(fname).open("ab") as file:
