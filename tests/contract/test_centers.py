@@ -12,8 +12,9 @@ mx = pytest.importorskip("mxnet")
 # Below the skip, because they import mxnet.
 from support.elastic_client import adopt, elastic_step  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ElasticTrainer  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.centers import Centers  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.esgd import DiLoCo, Elastic, LocalSGD  # noqa: E402
 from kvstore_mpi.esgd.stagger import exchange_offset  # noqa: E402
 
@@ -243,6 +244,24 @@ def test_the_clients_own_weights_come_back(tmp_path):
     net.load_parameters(str(tmp_path / "center"))
     for array, center in zip(weights(trainer), store.centers.values()):
         np.testing.assert_array_equal(array, center)
+
+
+def test_before_the_first_step_the_center_is_there_as_well():
+    """Who asks for it begins with it; and what has none is named."""
+    store = KnownCenter()
+    net, trainer = make_trainer(store)
+    center = np.full((3, 4), 7.0, np.float32)
+    store.centers[trainer._params.index(net[0].weight)] = center
+    with trainer.center():
+        np.testing.assert_array_equal(net[0].weight.data().asnumpy(), center)
+    net.add(mx.gluon.nn.Dense(1, prefix="late_"))
+    net.initialize()
+    trainer = ElasticTrainer(net[2].collect_params(), "sgd", kvstore=KnownCenter())
+    with pytest.raises(UsageError, match=r"parameter late_weight has no shape yet: call net\(data\) once"):
+        trainer.center()
+    store.client_store = lambda: None
+    with pytest.raises(UsageError, match="no center before the first batch"):
+        ElasticCallback(store).center()
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

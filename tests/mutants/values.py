@@ -260,4 +260,11 @@ MUTANTS = [
         "    pass",
         _TAKEN_UP,
     ),
+    Mutant(
+        "a parameter without a shape has a center",
+        "kvstore_mpi/adapters/mxnet/elastic.py",
+        "        if self._not_joined:",
+        "        if False:",
+        ("contract/test_centers.py",),
+    ),
 ]

@@ -148,11 +148,19 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _masters(self, key: int, dtype: str) -> list[NDArray | None]:
         return [master_of(updater, key, dtype) for updater in self._updaters]
 
+    @raises_mxnet_errors
     def center(self) -> AbstractContextManager[None]:
         """Have the center in the parameters within a ``with``, to evaluate or to save it.
 
-        Ranks and clients see the center as it is when each of them asks.
+        Ranks and clients see the center as it is when each of them asks. Before the first step they join.
+
+        Raises:
+            UsageError: A parameter has no shape yet, and so no center.
         """
+        self.join()
+        if self._not_joined:
+            name = self._not_joined[0][1].name
+            raise UsageError(f"parameter {name} has no shape yet: call net(data) once before center")
         return self._centers.in_place()
 
     def save_states(self, fname: str) -> None:
@@ -235,9 +243,19 @@ class ElasticCallback:
         of_key = range(key * devices, (key + 1) * devices)
         return [master_of(module._updater, index, dtype) for index in of_key]  # noqa: SLF001  as above
 
+    @raises_mxnet_errors
+    def center(self) -> AbstractContextManager[None]:
+        """Have the center in the module's arrays within a ``with``, to evaluate or to save it.
+
+        Raises:
+            UsageError: There has been no batch yet, after which the module's arrays are known.
+        """
+        if self._module is None:
+            raise UsageError("the module has no center before the first batch of fit has ended")
+        return self._in_place()
+
     @contextlib.contextmanager
-    def center(self) -> Iterator[None]:
-        """Have the center in the module's arrays within a ``with``, to evaluate or to save it."""
+    def _in_place(self) -> Iterator[None]:
         try:
             with self._centers.in_place():
                 self._arrays_have_changed()
@@ -247,8 +265,7 @@ class ElasticCallback:
 
     def _arrays_have_changed(self) -> None:
         """Tell the module, which otherwise returns and saves the copies that it made before."""
-        if self._module is not None:
-            self._module._params_dirty = True  # noqa: SLF001  only its own update says so
+        self._module._params_dirty = True  # noqa: SLF001  only its own update says so
 
 
 def _open(  # noqa: PLR0917  what both kinds of users are given
