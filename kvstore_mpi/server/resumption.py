@@ -43,7 +43,7 @@ class Resumption:
     """The keys of a former job that this one has not taken up yet.
 
     Attributes:
-        is_over: This job trains: keys that are left are not waited for.
+        is_over: This job trains without some keys, which are not waited for; the former files stay.
     """
 
     def __init__(self, chains: Sequence[SavedChain], layout: Layout) -> None:

@@ -112,14 +112,15 @@ class Snapshots:
         resumption = self._resumption
         if resumption is None or not resumption.names or resumption.is_over:
             return False
-        # By a push and not by a time: a script takes as long as it likes to make its keys. It stays so, and
-        # the warning is given once.
-        resumption.is_over = any(any(unit.pushed) for key in state.keys for unit in key.distinct_units)
+        # By a push and not by a time: a script takes as long as it likes to make its keys. By one of client
+        # 0, whose rank 0 makes them: others may push what there is while it is at the next one. It stays
+        # so, and the warning is given once.
+        resumption.is_over = any(unit.pushed[0] for key in state.keys for unit in key.distinct_units)
         if resumption.is_over:
             # The script trains without them. It may have dropped them, and what it trains is to be saved.
             log.warning(
-                "snapshots are without the keys %s from now on: the job that is resumed had them, and "
-                "this script has not created them",
+                "snapshots are without the keys %s until this script creates them: the job that is resumed "
+                "had them, and its files, if they are of another number of servers, stay",
                 ", ".join(resumption.names),
             )
         return not resumption.is_over
@@ -179,8 +180,10 @@ class Snapshots:
 
     def _put(self, snapshot: Snapshot) -> None:
         file.write(self._path, snapshot)
-        # A link is of the own chain, with whose base this was done.
-        if not snapshot.header.link:
+        # A link is of the own chain, with whose base this was done. Keys that are still to come are nowhere
+        # else, and that they came afterwards other servers may not have saved yet.
+        lacks_keys = self._resumption is not None and self._resumption.is_over
+        if not snapshot.header.link and not lacks_keys:
             sets.remove_older(self._folder, self._layout.servers)
 
     def _write(self, copied: Copied) -> None:

@@ -365,4 +365,18 @@ MUTANTS = [
         "        if (count := self.of(key)) > 10 and ",
         ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
     ),
+    Mutant(
+        "any client's push ends the wait for keys of a resumed job",
+        _SERVER + "snapshots.py",
+        "any(unit.pushed[0] for key in state.keys for unit in key.distinct_units)",
+        "any(any(unit.pushed) for key in state.keys for unit in key.distinct_units)",
+        _SNAPSHOTS,
+    ),
+    Mutant(
+        "files with keys that are not taken up are removed",
+        _SERVER + "snapshots.py",
+        "        if not snapshot.header.link and not lacks_keys:",
+        "        if not snapshot.header.link:",
+        _RESUMPTION,
+    ),
 ]
