@@ -116,6 +116,18 @@ def check_way_back(rule, options):
     density.LATER_STEPS = later
 
 
+def check_exact_updates():
+    """A table of which few rows are touched goes, for a step changes all of them; it does not come back."""
+    later = density.LATER_STEPS
+    density.LATER_STEPS = 8
+    options, touched = {"momentum": 0.9, "lazy_update": False}, 3 * WINDOW_STEPS * [2]
+    got, table, _ = in_the_job("free_", "sgd", options, touched)
+    assert table.route.value == "allreduce", table
+    for ours, theirs in zip(got, in_one_process("sgd", options, touched)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    density.LATER_STEPS = later
+
+
 def check_bits():
     """The move itself, and that back, leave value and states as they were."""
     later = density.LATER_STEPS
@@ -148,5 +160,6 @@ if __name__ == "__main__":
         check_rule(rule, options)
     for rule, options in RULES:
         check_way_back(rule, options)
+    check_exact_updates()
     check_bits()
     mx.nd.waitall()

@@ -23,6 +23,7 @@ from kvstore_mpi.adapters.mxnet.updates.updates import travels_rounded
 from kvstore_mpi.hybrid.cost import Table
 from kvstore_mpi.hybrid.density import density_of
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, Route, Router
+from kvstore_mpi.server_optimizers import updates_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,7 +171,9 @@ class KeyMoves:
             self._move_back(key)
             return True
         if key in self._own:
-            self._counts.add_up_dense(key, staging, self._own.pop(key))
+            spec = self._updates.spec
+            exact = spec is not None and updates_exactly(spec, staging.dtype)
+            self._counts.add_up_dense(key, staging, self._own.pop(key), exact=exact)
             self._due.add(key)
         if self._counts.pushed_densely(key):
             self._own[key] = self._count(key, staging, values)

@@ -93,18 +93,20 @@ class ClientCounts:
         window.pushes += 1
         return ends_window(window.pushes)
 
-    def add_up_dense(self, key: Key, staging: Staging, own: list[int]) -> None:
+    def add_up_dense(self, key: Key, staging: Staging, own: list[int], *, exact: bool) -> None:
         """Queue the count of the last push, of which the sum is in the key's array and the own rows known.
 
-        Which rows were touched a sum does not say, only which are not zero in it.
+        Which rows were touched a sum does not say, only which are not zero in it. Of ``exact`` updates
+        servers would say that all rows have changed.
         """
         window = self._windows[key]
 
         def count(done: Done) -> None:
             touched = int(staging.buffer.reshape(staging.shape[0], -1).any(axis=1).sum())
             first = self._exchange.worker.rank == 0  # for all: they have the same sum
-            union = touched if first or window.buffer is None else 0
-            self._sum(window, Counted(1, own[0], union, union, 0, 0), done, may_move=True, apart=False)
+            union, rows = (touched, staging.shape[0]) if first or window.buffer is None else (0, 0)
+            job = rows if exact else union
+            self._sum(window, Counted(1, own[0], union, job, 0, 0), done, may_move=True, apart=False)
 
         self._exchange.queue(count, mutable=[staging.array])
 
