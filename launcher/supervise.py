@@ -103,6 +103,7 @@ class Supervisor:
         self._events = {host.listen(events, lasting=True): LineBuffer() for host in self._places.hosts}
         self._news = -1  # the scheduler reads here what has become of processes
         self._observer = observer
+        self._observer.listen(self._places.hosts)
         self._output_failed = output_failed
         self._has_told_cause = False
         self._policy = Policy(shape_of(plan, host_name()), limits, time.monotonic())
@@ -119,7 +120,6 @@ class Supervisor:
                 news = host.news()
                 if news is not None:
                     self._watch(news, self._reap)
-            self._observer.listen(self._places.hosts)
             self._watch(self._observer.descriptor(), self._on_observer)
             if self._output_failed is not None:
                 self._watch(self._output_failed, self._on_output_failed)

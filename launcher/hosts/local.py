@@ -66,14 +66,12 @@ class LocalHost:
 
     def listen(self, name: str, *, lasting: bool = False) -> int:
         """See ``interface.Host``; a pipe that lasts is opened for writing, too."""
-        path = self._place(name)
-        os.mkfifo(path, 0o600)
+        path = _make_pipe(self._place(name))
         return os.open(path, (os.O_RDWR if lasting else os.O_RDONLY) | os.O_NONBLOCK)
 
     def talk(self, name: str) -> int:
         """See ``interface.Host``; opened for reading, too, so that it need not be awaited."""
-        path = self._place(name)
-        os.mkfifo(path, 0o600)
+        path = _make_pipe(self._place(name))
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def _place(self, name: str) -> Path:
@@ -161,6 +159,15 @@ class LocalHost:
         if self._reaper.returncode:
             reaper.kill_all(os.fsencode(self._path))
             reaper.remove(self._path, self._began)
+
+
+def _make_pipe(path: Path) -> Path:
+    """Make a pipe with a name; what fails says which, as elsewhere."""
+    try:
+        os.mkfifo(path, 0o600)
+    except OSError as error:  # Python's has no path
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
 
 
 def start_reaper(directory: Path) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ REMEDIES = {
     "If all were alive: each worker needs the same number of batches",
     70: DEFECT,
     71: "memory, files, processes or threads ran out, as the message says: use fewer workers per host, "
-    "or raise the limit (ulimit -a)",
+    "raise the limit (ulimit -a), or, where a disk is full, choose another place with TMPDIR",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
     76: "the workers disagree, with each other or with the job that is resumed; start all of them with the "

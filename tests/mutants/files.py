@@ -16,6 +16,13 @@ _SERVER = "kvstore_mpi/server/"
 
 MUTANTS = [
     Mutant(
+        "a pipe that cannot be made is not named",
+        "launcher/hosts/local.py",
+        "raise OSError(error.errno, error.strerror, str(path)) from error",
+        "raise",
+        ("unit/test_launcher_hosts.py", "unit/test_launcher_resources.py"),
+    ),
+    Mutant(
         "others can read what is private",
         "kvstore_mpi/private_files.py",
         "os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)",

@@ -50,6 +50,15 @@ def test_files_are_private(host):
         host.put("job.json", b"another")
 
 
+@pytest.mark.parametrize("make", [LocalHost.listen, LocalHost.talk])
+def test_a_pipe_that_cannot_be_made_is_named(host, make):
+    """As where the folder for temporary files is full."""
+    os.close(make(host, "news"))
+    with pytest.raises(FileExistsError) as caught:
+        make(host, "news")
+    assert caught.value.filename == f"{host.directory}/news"
+
+
 @pytest.mark.parametrize("leads", [True, False], ids=["a group of its own", "in another's group"])
 def test_a_rank_is_signalled_directly(host, leads):
     """With all of its group if it leads one; nothing happens if it has gone."""

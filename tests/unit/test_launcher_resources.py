@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -82,6 +83,24 @@ def test_a_private_folder_that_cannot_be_made(monkeypatch):
     monkeypatch.setattr("mpilaunch.hosts.local.tempfile.mkdtemp", raises(FULL))
     with pytest.raises(ConfigurationError, match=r"No space left on device \(/tmp/x\); .* TMPDIR"):
         cli._make_local()
+
+
+@pytest.mark.parametrize("name", ["events", "status"])
+def test_a_private_folder_without_room_for_a_pipe(tmp_path, monkeypatch, capfd, name):
+    """There are no inodes: one message, with the path, before anything is started."""
+    make = os.mkfifo
+
+    def fail(path, mode):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")  # Python's own has no path
+        make(path, mode)
+
+    monkeypatch.setattr(os, "mkfifo", fail)
+    (tmp_path / "train.py").touch()
+    assert cli.main(["--workers", "1", "--log-dir", str(tmp_path), str(tmp_path / "train.py")]) == 78
+    (said,) = capfd.readouterr().err.splitlines()
+    assert f"cannot be made or used: No space left on device ({tempfile.gettempdir()}" in said
+    assert said.endswith(f"/records/{name}); choose another place with TMPDIR")
 
 
 def test_a_rank_that_can_leave_no_record_sends_it(tmp_path, monkeypatch):
