@@ -119,7 +119,7 @@ class JobSpec:
         return self.topology.client_size * self.node.model_parallel
 
 
-_OWN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+_OWN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Where the same name is another file in each process; in a rank it would be an empty one."""
 
 

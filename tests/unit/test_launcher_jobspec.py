@@ -147,6 +147,8 @@ def test_a_script_that_only_the_launcher_could_read_is_refused(name):
     spec = dataclasses.replace(SPEC, command=(name,))
     (error,) = validate(spec, spell, lambda path: path == name, {}.get)
     assert f"the script '{name}' is mpilaunch's own" in error
+    same = dataclasses.replace(SPEC, command=("/proc/self/cwd/train.py",))
+    assert validate(same, spell, lambda _: True, {}.get) == []
 
 
 def test_a_profile_that_is_measured_at_the_start_is_no_file():
