@@ -92,16 +92,22 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
         errors.append("leave out --secret-file: pods have the Secret of --secret-name, or one that is made")
     if errors:
         raise UsageError("\n".join(errors))
+    shape = spec.topology
+    nodes, ranks = rendering.nodes or shape.num_clients, spec.client_ranks * shape.num_clients
+    if nodes > ranks + shape.num_servers:
+        raise UsageError(
+            f"--nodes {nodes} is more than there is to run: ranks {ranks}, servers {shape.num_servers}; "
+            "leave it out, or give as many or fewer"
+        )
     mark = {Target.SCRIPT: (), Target.MODULE: ("-m",), Target.EXECUTABLE: ("--",)}[target]
     launcher = ("mpilaunch",) if on_kubernetes else (*PYTHON, "-m", "mpilaunch")
-    shape = spec.topology
     return Job(
         name=rendering.name or PurePath(spec.command[0]).stem,
         launcher=launcher,
         options=tuple(rest),
         command=(*mark, *command) if command else (),  # that of the job file
-        nodes=rendering.nodes or shape.num_clients,
-        ranks=spec.client_ranks * shape.num_clients,
+        nodes=nodes,
+        ranks=ranks,
         grace=spec.grace,
         snapshot_dir=spec.node.snapshot_dir,
     )

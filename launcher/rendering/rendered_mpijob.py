@@ -33,9 +33,15 @@ SECRET_FOLDER, SECRET_KEY = "/etc/kvstore_mpi", "secret"
 
 # Host keys are made with the pods: the first one is remembered, and another one later is refused.
 _SSH = ("ssh", "-o", "StrictHostKeyChecking=accept-new", "-o", "UserKnownHostsFile=/tmp/known_hosts")
-_CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
+# As Kubernetes has quantities, without its exponents; what is 0 would not be limited, or never start.
+_CPUS = re.compile(r"(?=.*[1-9])(\d+(\.\d+)?|\d+m)")
+_MEMORY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 _SECRET_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
-_MEMORY = re.compile(r"\d+(\.\d+)?([KMGT]i?)?")
+# HOST:PORT/PATH:TAG@DIGEST, of which all but one part of the path may be left out.
+_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"([a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(:\d+)?/"
+_TAG, _DIGEST = r":\w[\w.-]{0,127}", r"@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,}"
+_IMAGE = re.compile(rf"({_HOST})?{_PART}(/{_PART})*({_TAG})?({_DIGEST})?", re.ASCII)
 
 
 def made_secret(job: Job, value: str) -> dict[str, Any]:
@@ -65,12 +71,16 @@ def mpijob(job: Job, image: str, cpus: str, memory: str, secret: str) -> dict[st
         secret: Name of the Secret.
 
     Raises:
-        UsageError: A size is of another form.
+        UsageError: A size or a name is of another form.
     """
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(f"--image {image!r} is no name of an image, such as registry/train:1")
     if not _CPUS.fullmatch(cpus):
-        raise UsageError(f"--cpus {cpus!r} is no number of processors, such as 4 or 500m")
+        raise UsageError(f"--cpus {cpus!r} is no number of processors above 0, such as 4 or 500m")
     if not _MEMORY.fullmatch(memory):
-        raise UsageError(f"--memory {memory!r} is no size that Kubernetes knows, such as 8Gi")
+        raise UsageError(
+            f"--memory {memory!r} is no size above 0 that Kubernetes knows, such as 8Gi or 800M"
+        )
     if not _SECRET_NAME.fullmatch(secret):
         raise UsageError(f"--secret-name {secret!r} is no name of a Secret, such as train-secret")
     reached = (

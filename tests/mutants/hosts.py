@@ -104,6 +104,20 @@ MUTANTS = [
         _RENDER,
     ),
     Mutant(
+        "a job is asked for on more hosts than it has processes",
+        "launcher/rendering/render.py",
+        "if nodes > ranks + shape.num_servers:",
+        "if nodes > 9 * ranks:",
+        _RENDER,
+    ),
+    Mutant(
+        "pods may have no memory",
+        "launcher/rendering/rendered_mpijob.py",
+        '_MEMORY = re.compile(r"(?=.*[1-9])',
+        '_MEMORY = re.compile(r"(?=.*[0-9])',
+        _RENDER,
+    ),
+    Mutant(
         "a job is asked for on no host",
         "launcher/rendering/render.py",
         "least=1",

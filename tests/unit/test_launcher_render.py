@@ -161,6 +161,35 @@ def test_an_mpijob():
     assert launcher["terminationGracePeriodSeconds"] > 25  # the grace
 
 
+@pytest.mark.parametrize("memory", ["8Pi", "8000k", "1.5G", "100Ki", "1048576"])
+def test_memory_as_kubernetes_writes_it(memory):
+    """Decimal ones begin with a small k, binary ones with a capital."""
+    _, job = render_mpijob("--memory", memory, "/app/train.py")
+    assert pods(job)[1]["containers"][0]["resources"]["limits"]["memory"] == memory
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "train",
+        "me/train:v1.2_3",
+        "localhost:5000/a/b__c-d",
+        "Host.io/x",
+        f"ghcr.io/a/b:1@sha256:{64 * 'a'}",
+    ],
+)
+def test_names_of_images(image):
+    """With and without a registry, its port, a tag and a digest."""
+    _, job = render_mpijob("--image", image, "/app/train.py")
+    assert {pod["containers"][0]["image"] for pod in pods(job)} == {image}
+
+
+def test_servers_may_have_hosts_of_their_own():
+    """As many hosts as there are ranks and servers have something to do."""
+    said = render("--backend", "slurm", "--nodes", 4, "--workers", 2, "--servers", 2, SCRIPT)
+    assert "#SBATCH --nodes=4" in said
+
+
 def mounted_secret(job):
     """Return what the launcher's pod says of its Secret; the workers' have none."""
     launcher, worker = pods(job)
@@ -212,6 +241,7 @@ def test_the_schemas_notice_mistakes():
         ((SCRIPT,), "--backend slurm or --backend kubernetes"),
         (("--backend", "slurm", "--time", "1 day", SCRIPT), "--time '1 day'"),
         (("--backend", "slurm", "--nodes", 0, SCRIPT), "--nodes must be at least 1, not 0"),
+        (("--backend", "slurm", "--clients", 0, SCRIPT), "--clients must be at least 1, not 0"),
         (("--backend", "slurm", "--image", "x", SCRIPT), "--image is for --backend kubernetes"),
         (("--backend", "slurm", "--hosts", "a", SCRIPT), "leave out --hosts"),
         (("--backend", "slurm", "--resume", SCRIPT), "--resume needs --snapshot-dir"),
@@ -220,6 +250,17 @@ def test_the_schemas_notice_mistakes():
         (("--backend", "kubernetes", *POD, "--time", "5", "/a.py"), "--time is for --backend slurm"),
         (("--backend", "kubernetes", *POD, "--cpus", "four", "/a.py"), "--cpus 'four'"),
         (("--backend", "kubernetes", *POD, "--memory", "8GB", "/a.py"), "--memory '8GB'"),
+        (("--backend", "kubernetes", *POD, "--memory", "8K", "/a.py"), "--memory '8K'"),
+        (("--backend", "kubernetes", *POD, "--memory", "0", "/a.py"), "--memory '0' is no size above 0"),
+        (("--backend", "kubernetes", *POD, "--cpus", "0.0", "/a.py"), "--cpus '0.0' is no number of proc"),
+        *(
+            (("--backend", "kubernetes", *POD, "--image", image, "/a.py"), f"--image {image!r} is no name")
+            for image in ("bad image name", "Train", "train:", "a//b", "train-", "train@sha256:12")
+        ),
+        (
+            ("--backend", "slurm", "--nodes", 8, "--workers", 2, SCRIPT),
+            "--nodes 8 is more than there is to",
+        ),
         (("--backend", "slurm", "--secret-name", "x", SCRIPT), "--secret-name is for --backend kubernetes"),
         (("--backend", "kubernetes", *POD, "--secret-name", "A_b", "/a.py"), "--secret-name 'A_b'"),
         (("--backend", "kubernetes", *POD, "--secret-file", "/f", "/a.py"), "leave out --secret-file"),
