@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.tracing.parts import TRACE
 from kvstore_mpi.tracing.verdict import Summary
 from mpilaunch.options import finite, make_command_parser
 from mpilaunch.trace import REPORT, summary_of
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     """Compare two runs; return 1 if the second is slower than allowed."""
     parser = make_command_parser("compare")
     parser.add_argument(
-        "a", help="log folder of a run with --report, its report.json, or folder of a trace"
+        "a", help="log folder of a run with --report, its report.json, a trace.json or its folder"
     )
     parser.add_argument("b", help="the same of the run that is judged")
     parser.add_argument("--fail-if-slower", metavar="PERCENT", help="exit with 1 if b is slower by more")
@@ -73,6 +74,8 @@ def read(path: Path) -> Summary:
     Raises:
         ConfigurationError: There is none, or it is of another version of this package.
     """
+    if path.name == TRACE:  # what it was merged of is beside it
+        return summary_of(path.parent, str(path))
     file = path / REPORT if path.is_dir() else path
     if path.is_dir() and not file.exists():
         return summary_of(path, str(path))

@@ -56,6 +56,9 @@ def test_a_job_leaves_one_trace_and_prints_one_report(launch, script):
     assert processes_of(job.folder / "traces/trace.json") == ["worker0", "worker1"]
     for name in ("worker0", "worker1", "all"):
         assert job.with_text(f"mpilaunch| {name} "), job.text
+    out, folder = io.StringIO(), job.folder / "traces"
+    assert compare.run([str(folder), str(folder / "trace.json")], out) == 0
+    assert "b takes 1.000 times as long as a" in out.getvalue()
 
 
 def test_a_report_alone_leaves_its_figures_only(launch, script):
