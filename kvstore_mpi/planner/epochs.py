@@ -17,6 +17,9 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError
 
+MOST_EPOCHS = 1e9
+"""Of a run: no training has as many, and what is multiplied by more can no longer be shown in a table."""
+
 
 class Epochs(NamedTuple):
     """A value of the curve.
@@ -139,10 +142,10 @@ def read_curve(text: bytes, where: str = "this text") -> EpochsCurve:
             f"{where} is no curve of epochs: it needs batches of 1 or more, each once, ascending; {how}"
         )
     if not all(point.epochs for point in curve.points) or any(
-        each is not None and each <= 0 for each in runs
+        each is not None and not 0 < each <= MOST_EPOCHS for each in runs
     ):
         raise ConfigurationError(
-            f"{where} is no curve of epochs: each batch needs one run or more, with epochs above 0 or null"
-            f"; {how}"
+            f"{where} is no curve of epochs: each batch needs one run or more, and a run null, or "
+            f"epochs above 0 and at most {MOST_EPOCHS:g}; {how}"
         )
     return curve

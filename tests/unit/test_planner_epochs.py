@@ -74,6 +74,10 @@ def test_a_curve_is_read_as_it_was_written(points):
         (b'{"points": [{"batch": 64, "epochs": [1]}, {"batch": 32, "epochs": [1]}]}', "ascending"),
         (b'{"points": [{"batch": 64, "epochs": []}]}', "one run or more"),
         (b'{"points": [{"batch": 64, "epochs": [0]}]}', "above 0"),
+        (
+            b'{"points": [{"batch": 64, "epochs": [2, 1e308]}]}',
+            r"null, or epochs above 0 and at most 1e\+09",
+        ),
     ],
 )
 def test_what_is_no_curve_is_refused(text, what):
