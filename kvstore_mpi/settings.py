@@ -135,10 +135,11 @@ def read_value(field: Field[Any], text: str) -> Any:
     if setting.auto and text == "auto":
         return AUTO
     try:
-        return _READERS[str(field.type)](text)
+        value = _READERS[str(field.type)](text)
     except (ValueError, KeyError):
         kind = _KINDS.get(str(field.type), str(field.type))
         raise ValueError(f"{text!r} is not {'auto or ' if setting.auto else ''}{kind}") from None
+    return _said(setting, value)
 
 
 def take_value(field: Field[Any], value: Any) -> Any:
@@ -156,6 +157,13 @@ def take_value(field: Field[Any], value: Any) -> Any:
     problem = value_error(field, value)
     if problem:
         raise ValueError(problem)
+    return _said(setting, value)
+
+
+def _said(setting: Setting, value: Any) -> Any:
+    """Return a value that somebody has said; what stands for ``auto`` is only said by that word."""
+    if setting.auto and value == AUTO:
+        raise ValueError(f"must be at least 1, or auto, not {value}")
     return value
 
 

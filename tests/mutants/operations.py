@@ -10,6 +10,13 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "0 is another word for auto",
+        "kvstore_mpi/settings.py",
+        "if setting.auto and value == AUTO:",
+        "if setting.auto and value == AUTO - 1:",
+        ("unit/test_launcher_jobspec.py",),
+    ),
+    Mutant(
         "only rank 0 hears what is wrong with its profile of collectives",
         "kvstore_mpi/tensor_collectives/calibration.py",
         "problem = text.removeprefix(_PROBLEM).decode()",

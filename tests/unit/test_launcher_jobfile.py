@@ -87,6 +87,7 @@ def test_workers_are_as_many_as_clients():
             "job.toml: [set] there is no 'schedul': did you mean schedule? known are",
         ),
         ("[set]\nstep_timeout = 'x'", "job.toml: [set] step_timeout: 'x' is not a number"),
+        ("[set]\nwindow_bytes = 0", "job.toml: [set] window_bytes: must be at least 1, or auto, not 0"),
         ("script = 'a'\nmodule = 'b'", "job.toml: give one of script, module"),
         ("args = ['a']", "job.toml: args needs one of script, module, program"),
         ('log-dir = "a\\u0000"', "job.toml: log-dir: 'a\\x00' has a NUL character"),

@@ -212,6 +212,8 @@ def test_settings_for_experiments():
         [],
     )
     assert parse_settings(["window_bytes=auto"]) == ({"window_bytes": 0}, [])
+    told = "--set window_bytes=0: must be at least 1, or auto, not 0"
+    assert parse_settings(["window_bytes=0"]) == ({}, [told])
 
 
 @pytest.mark.parametrize(
