@@ -48,18 +48,35 @@ def _remove(base: Path) -> None:
             path.unlink()
 
 
+def first_missing(folder: str) -> tuple[Path, Path] | None:
+    """Return a base that is missing, and one that is there, of the set written to last: none is whole."""
+    found = _found(folder)
+    if not found:
+        return None
+    servers, paths = max(found.items(), key=lambda each: max(map(_time, each[1].values())))
+    missing = next(index for index in range(servers) if index not in paths)
+    return path_of(folder, missing, servers), paths[min(paths)]
+
+
 def _whole_sets(folder: str) -> dict[int, list[Path]]:
     """Return the sets of which no base is missing, by their number of servers."""
-    found: dict[int, dict[int, Path]] = {}
-    for path in Path(folder).glob("server*.snapshot"):
-        # The whole name: links and drafts have names that begin alike.
-        if match := _NAME.fullmatch(path.name):
-            found.setdefault(int(match[2]), {})[int(match[1])] = path
     return {
         servers: [paths[index] for index in range(servers)]
-        for servers, paths in found.items()
-        if set(range(servers)) == set(paths)
+        for servers, paths in _found(folder).items()
+        if len(paths) == servers
     }
+
+
+def _found(folder: str) -> dict[int, dict[int, Path]]:
+    """Return the bases that are there, by the number of servers in their set and by their own."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in Path(folder).glob("server*.snapshot"):
+        # The whole name: links and drafts have names that begin alike. And no number that a set of this
+        # size does not have: such a file is somebody's copy, and must not hide the set.
+        match = _NAME.fullmatch(path.name)
+        if match and int(match[1]) < int(match[2]):
+            found.setdefault(int(match[2]), {})[int(match[1])] = path
+    return found
 
 
 def _oldest_time(paths: list[Path]) -> int:

@@ -287,10 +287,7 @@ class Snapshots:
         # One whole set or none: files of two sets would be of two trainings.
         chains = [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
         if not chains:
-            raise ConfigurationError(
-                f"there is no snapshot {self._path} to resume from, nor all of another number of servers; "
-                "give --snapshot-dir the folder of the job that is to go on, or leave out --resume"
-            )
+            raise self._nothing_to_resume()
         self._resumption = Resumption(chains, self._layout)
         own = self._resumption.own()
         try:
@@ -302,6 +299,17 @@ class Snapshots:
             len(own.header.keys),
             self._folder,
             len(chains),
+        )
+
+    def _nothing_to_resume(self) -> ConfigurationError:
+        remedy = "give --snapshot-dir the folder of the job that is to go on, or leave out --resume"
+        gap = sets.first_missing(self._folder)
+        if gap is None:
+            return ConfigurationError(f"there is no snapshot in {self._folder} to resume from; {remedy}")
+        missing, there = gap
+        return ConfigurationError(
+            f"there is no snapshot {missing}, although {there} is there, and a job goes on from those of "
+            f"all servers; put it back, {remedy}"
         )
 
     def _take_up(

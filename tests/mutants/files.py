@@ -312,8 +312,8 @@ MUTANTS = [
     Mutant(
         "a set that was begun counts",
         _SERVER + "snapshot_sets.py",
-        "        if set(range(servers)) == set(paths)",
-        "        if set(paths)",
+        "        if len(paths) == servers",
+        "        if paths",
         _RESUMPTION,
     ),
     Mutant(
@@ -384,6 +384,13 @@ MUTANTS = [
         _SERVER + "snapshots.py",
         "        if not snapshot.header.link and not lacks_keys:",
         "        if not snapshot.header.link:",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a file of a server that no set has hides a set",
+        _SERVER + "snapshot_sets.py",
+        "        if match and int(match[1]) < int(match[2]):",
+        "        if match:",
         _RESUMPTION,
     ),
 ]

@@ -346,6 +346,21 @@ def test_the_whole_set_that_was_written_last_counts(tmp_path):
     write(tmp_path, 3, at=3)
     write(tmp_path, 3, at=20, leave_out=[1])
     assert len(newest(str(tmp_path))) == 11
+    # Of no server that a set of this size has.
+    (tmp_path / "server11-of-11.snapshot").touch()
+    assert len(newest(str(tmp_path))) == 11
+
+
+def test_a_set_that_is_not_whole_is_an_error_that_names_what_is_missing(tmp_path):
+    """Of the set that was written to last, on every server."""
+    write(tmp_path, 2, at=10, leave_out=[1])
+    write(tmp_path, 3, at=5, leave_out=[0])
+    for server in TableJob(tmp_path, 2).servers:
+        missing = (
+            r"no snapshot \S+server1-of-2\.snapshot, although \S+server0-of-2\.snapshot is there.* put it"
+        )
+        with pytest.raises(ConfigurationError, match=missing):
+            server.restore(resume=True, first=True)
 
 
 def test_what_is_newer_or_begun_is_not_removed(tmp_path):
