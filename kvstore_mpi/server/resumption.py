@@ -72,8 +72,8 @@ class Resumption:
             expected = layout._replace(server=index, servers=len(chains), slice_elements=slices)
             if chain.header.layout != expected:
                 raise ConfigurationError(
-                    f"the snapshot {chain.path} is of {chain.header.layout}, and this is {layout}; "
-                    "give the same --clients and --workers, and a folder of one job's files"
+                    f"the snapshot {chain.path} is of {chain.header.layout}, and here it would be of "
+                    f"{expected}; give the same --clients and --workers, and each file its own name"
                 )
         # What a server has of a key is what says how it was cut; it may be that not all have some.
         self._keys: dict[int, KeyRecord] = {}

@@ -269,7 +269,10 @@ def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
     head = stream.read(start)
     # Shorter than both ends, it has no checksum to be read.
     if head[: len(MAGIC)] != MAGIC or size < start + _CHECKSUM.size:
-        raise ConfigurationError(f"{path} is not a snapshot of a server of kvstore_mpi")
+        raise ConfigurationError(
+            f"{path} is not a snapshot of a server of kvstore_mpi ({size} bytes); {remedy}, or put an "
+            "intact copy in its place"
+        )
     # Before anything is decoded: a header that is cut off may still be valid msgpack.
     if _checksum(stream, zlib.crc32(head), size - start - _CHECKSUM.size) != stream.read(_CHECKSUM.size):
         raise ConfigurationError(

@@ -163,7 +163,7 @@ class Snapshots:
         copy = Copy(state, store, self._chain)
         # In one go: no message comes any more that would have to wait.
         copy.go_on(math.inf)
-        self._write(copy.copied(self._job, self._layout))
+        self._write(copy.copied(self._job, self._layout), is_last=True)
 
     def _start_to_write(self, copied: Copied) -> None:
         self._writer = threading.Thread(
@@ -186,7 +186,7 @@ class Snapshots:
         if not snapshot.header.link and not lacks_keys:
             sets.remove_older(self._folder, self._layout.servers)
 
-    def _write(self, copied: Copied) -> None:
+    def _write(self, copied: Copied, *, is_last: bool = False) -> None:
         try:
             self._put(copied.snapshot)
             # The loop does not look at the chain before this thread has ended.
@@ -199,10 +199,11 @@ class Snapshots:
             self._chain.failed(copied)
             # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
-            # Once: a full disk stays full, and every minute of a night would be a line.
-            level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            text = "no snapshot could be written to %s: %s; training goes on"
-            log.log(level, text, self._path, error.strerror)
+            # Once: a full disk stays full, and every minute of a night would be a line. Again at the end:
+            # what was said first may be hours ago.
+            level = logging.WARNING if self._failures == 1 or is_last else logging.DEBUG
+            then = "what the job has come to since the last one is lost" if is_last else "training goes on"
+            log.log(level, "no snapshot could be written to %s: %s; %s", self._path, error.strerror, then)
 
     def _check_folder(self) -> None:
         """Raise where another job has left snapshots, which those of this one would take the place of.

@@ -393,4 +393,11 @@ MUTANTS = [
         "        if match:",
         _RESUMPTION,
     ),
+    Mutant(
+        "a last snapshot that fails like others is not told of",
+        _SERVER + "snapshots.py",
+        "level = logging.WARNING if self._failures == 1 or is_last else logging.DEBUG",
+        "level = logging.WARNING if self._failures == 1 else logging.DEBUG",
+        _SNAPSHOTS,
+    ),
 ]

@@ -162,6 +162,17 @@ def test_clients_must_be_as_many_as_before(tmp_path):
         job.resume()
 
 
+def test_a_file_under_the_name_of_another_server_s_is_named_with_both(tmp_path):
+    """What it is of, and what it would be of."""
+    trained(tmp_path, 2, table(None, 40, "float32", (MOD, 4)), "sgd", 3)
+    copy = path_of(str(tmp_path), 1, 2)
+    copy.write_bytes(path_of(str(tmp_path), 0, 2).read_bytes())
+    said = r"server1-of-2\S+ is of server 0 of 2 .*, and here it would be of server 1 of 2 .* its own name"
+    for server in TableJob(tmp_path, 2, job="b").servers:
+        with pytest.raises(ConfigurationError, match=said):
+            server.restore(resume=True, first=True)
+
+
 # --- when snapshots are taken again ---
 
 

@@ -155,22 +155,32 @@ def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
     path.write_bytes(b"PK\3\4 something else, and long enough to be read")
     with pytest.raises(ConfigurationError, match="not a snapshot"):
         Server(tmp_path).restore()
+    path.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"not a snapshot .*\(0 bytes\); remove it to start anew"):
+        Server(tmp_path).restore()
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path, monkeypatch, caplog):
-    """The disk is full, say: training goes on, and people are told once."""
+    """The disk is full, say: training goes on, and people are told once, and once more at the end."""
     before = path_of(tmp_path, 0, 1).read_bytes()
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(file.os, "fsync", full)
-    for _ in range(2):
-        trained.snapshots.save(trained.state, trained.store)
+    for now in (20.0, 40.0):
+        trained.snapshots.save_if_due(now, trained.state, trained.store)
+        trained.snapshots.go_on()
+        trained.snapshots._writer.join()
+    trained.snapshots.save(trained.state, trained.store)
     assert trained.snapshots.failing
     assert path_of(tmp_path, 0, 1).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["server0-of-1.snapshot"]
-    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.rpartition("; ")[2] for text in told] == [
+        "training goes on",
+        "what the job has come to since the last one is lost",
+    ]
     monkeypatch.undo()
     trained.snapshots.save(trained.state, trained.store)
     assert not trained.snapshots.failing
