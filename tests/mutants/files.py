@@ -366,13 +366,6 @@ MUTANTS = [
         ("unit/test_dense_resumption.py",),
     ),
     Mutant(
-        "a resumed job may update what servers have updated",
-        "kvstore_mpi/adapters/mxnet/exchange/counts_before.py",
-        "        if (count := self.of(key)) and ",
-        "        if (count := self.of(key)) > 10 and ",
-        ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
-    ),
-    Mutant(
         "any client's push ends the wait for keys of a resumed job",
         _SERVER + "snapshots.py",
         "any(unit.pushed[0] for key in state.keys for unit in key.distinct_units)",

@@ -379,4 +379,11 @@ MUTANTS = [
         "return []",
         ("contract/test_mxnet_hybrid.py",),
     ),
+    Mutant(
+        "a resumed job may update what servers have updated",
+        "kvstore_mpi/adapters/mxnet/exchange/counts_before.py",
+        "        if (count := self.of(key)) and ",
+        "        if (count := self.of(key)) > 10 and ",
+        ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
+    ),
 ]
