@@ -46,7 +46,7 @@ class Variant:
 
     def with_window(self, num_bytes: int) -> Variant:
         """Return ours with a fixed window, 0 for its own; stock has none that could be fixed."""
-        if self.is_stock:
+        if self.is_stock or not num_bytes:
             return self
         return replace(self, settings={**self.settings, "KVMPI_WINDOW_BYTES": str(num_bytes)})
 
@@ -71,7 +71,7 @@ def _ours(schedule: str) -> Variant:
     return Variant(
         f"ours-{schedule}",
         "dist_sync_mpi",
-        {"KVMPI_SCHEDULE": schedule, "KVMPI_TRANSPORT": "auto", "KVMPI_WINDOW_BYTES": "0"},
+        {"KVMPI_SCHEDULE": schedule, "KVMPI_TRANSPORT": "auto", "KVMPI_WINDOW_BYTES": "auto"},
     )
 
 
