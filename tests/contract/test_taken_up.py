@@ -163,6 +163,26 @@ def test_a_first_gradient_of_weights_that_a_center_replaces_is_left_out(workers,
     assert late.trainer._centers.steps == 2
 
 
+def test_a_pass_through_some_layers_counts(workers):
+    """Others have no gradient of it, since the center was written to them."""
+    nets, trainers = [], []
+    for worker, weight in zip(workers, (8.0, 400.0)):
+        net = gluon.nn.HybridSequential(prefix="some_")
+        with net.name_scope():
+            net.add(gluon.nn.Embedding(4, 2), gluon.nn.Embedding(4, 2))
+        net.initialize(mx.init.Constant(weight))
+        hyper, store = {"learning_rate": 0.5}, KVStoreMPI("async", worker)
+        trainers.append(ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=store))
+        trainers[-1].join()
+        nets.append(net)
+    with autograd.record():
+        loss = (nets[1][0](mx.nd.array([1, 3])) ** 2).sum() / 2
+    loss.backward()
+    trainers[1].step(1, ignore_stale_grad=True)
+    expected = np.array([8.0, 4.0, 8.0, 4.0], np.float32)
+    np.testing.assert_array_equal(nets[1][0].weight.data().asnumpy()[:, 0], expected)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_a_module_keeps_of_its_first_gradient_is_forgotten(workers, optimizer):
     """Its weights are the center's after the first batch, and it goes on as if it had begun there."""

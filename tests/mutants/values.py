@@ -254,6 +254,13 @@ MUTANTS = [
         _TAKEN_UP,
     ),
     Mutant(
+        "gradients of a pass through some layers do not count",
+        "kvstore_mpi/adapters/mxnet/taken_up.py",
+        "        if not joined or any(each._fresh_grad for each in joined):",
+        "        if not joined or all(each._fresh_grad for each in joined):",
+        _TAKEN_UP,
+    ),
+    Mutant(
         "a module keeps the momentum of weights that are gone",
         "kvstore_mpi/adapters/mxnet/elastic.py",
         "    updater.states.clear()",
