@@ -2,33 +2,23 @@
 
 ::
 
-    cli          command line -> JobSpec -> Plan -> Supervisor
-    jobfile   P  the job file, and what is wrong with it
-    library      launch(): a job from Python
-    result    P  how a job has ended, for programs
-    script    P  Plan -> a shell script
-    command_table P  the commands beside running a job; commands runs one
-    meant     P  which name was meant by one that is not known
-    help_text P  what stands around the options in the help
-    jobspec   P  what the user asked for, and everything that is wrong with it
-    plan      P  JobSpec -> every process with its argv and environment
-    mpi          which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to
-    policy    P  what to do about each event: who ends whom, when, with which signal
-    client_exit P  how one client has ended, from what its ranks and its mpiexec tell
-    root_cause P  which of several failures came first, and the job's exit code
-    exit_codes P  what each exit code means, and what to do
-    report    P  the words of the last block
-    supervise    the event loop: starts processes, reads their lines, carries out what policy says
-    printer      whole lines with the name of who said them; log files
-    hosts/       where processes run: one interface; this host is its first implementation
-    rank/        what runs inside a rank of a client
-    seeing/      what processes tell, stacks, and the commands top, inspect and compare
-    plan_command, plan_picture   how many workers, devices and servers to give to a training
-    planned   P  what a plan sets of a job
-    step_profile P  what a script computes and sends, from its trace
-    measure_epochs, measure_links   what a plan needs to know
-    doctor       checks the installation, here or on the hosts of a job
-    trace        the job's trace and report
+    cli              command line -> JobSpec -> Plan -> Supervisor
+    options, help_text, jobfile, meant   P  the command line, its help, the job file, misspelt names
+    library          launch(): a job from Python
+    jobspec       P  what the user asked for, and everything that is wrong with it
+    plan          P  JobSpec -> every process with its argv and environment
+    mpi              which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to
+    policy        P  what to do about each event: who ends whom, when, with which signal
+    supervise        the event loop: starts processes, reads their lines, carries out what policy says
+    printer          whole lines with the name of who said them; log files
+    trace            the job's trace and report
+    command_table, commands   what there is beside running a job; doctor checks the installation
+    hosts/           where processes run: one interface; this host is its first implementation
+    rank/            what runs inside a rank of a client
+    outcome/      P  how a client and a job have ended, which failure came first, exit codes, the last block
+    seeing/          what processes tell, stacks, and the commands top, inspect and compare
+    planning/        how many workers, devices and servers a training gets, and what is measured for that
+    rendering/       a job as a shell script, a script for sbatch, an MPIJob
 
 P = pure. Nothing here imports mxnet, and only what runs inside a rank imports mpi4py.
 """
