@@ -250,6 +250,30 @@ def test_abandoned_operations_end_as_failed():
         array.wait_to_read()
 
 
+def test_operations_that_fail_at_once_end_one_after_the_other(monkeypatch):
+    """MXNet notes errors of all threads in one list without a lock, and crashed, then or in waitall."""
+    make, first, another, met = engine._COMPLETE, threading.Lock(), threading.Event(), []
+
+    def watched(callback):
+        def end(*arguments):
+            if first.acquire(blocking=False):
+                met.append(another.wait(0.5))  # for one that must not come before this one is over
+            else:
+                another.set()
+            make(callback)(*arguments)
+
+        return end
+
+    monkeypatch.setattr(engine, "_COMPLETE", watched)
+    ends = [Recorder().push(mutable=[mx.nd.zeros(1)]).wait() for _ in range(2)]
+    threads = [threading.Thread(target=each, args=(BrokenError("both"),)) for each in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert (met, another.is_set()) == ([False], True)
+
+
 def test_copies_of_native_errors_come_and_go():
     """The engine counts its copies of an error's text and gives them back; the text stays ours."""
     array = mx.nd.zeros((2,))

@@ -261,6 +261,13 @@ MUTANTS = [
         _TAKEN_UP,
     ),
     Mutant(
+        "operations that fail at once end at once",
+        "kvstore_mpi/adapters/mxnet/bridge/engine.py",
+        "            with _failing:",
+        "            if _failing:",
+        ("contract/test_mxnet_engine.py",),
+    ),
+    Mutant(
         "a module keeps the momentum of weights that are gone",
         "kvstore_mpi/adapters/mxnet/elastic.py",
         "    updater.states.clear()",

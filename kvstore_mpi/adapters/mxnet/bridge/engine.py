@@ -69,6 +69,10 @@ _native_errors: list[NativeError] = []
 """Errors live for ever, since any array of the process may carry one."""
 
 
+_failing = threading.Lock()
+"""Held while an operation ends with an error: MXNet notes them in one list, of all threads, unlocked."""
+
+
 class _Operation:
     """One operation from its push to its completion."""
 
@@ -92,9 +96,12 @@ class _Operation:
             record = self._record.pop()
         except IndexError:
             return
-        if error is not None:
+        if error is None:
+            _COMPLETE(record.callback)(record.engine, record.operation, None)
+        else:
             self._on_error(error)
-        _COMPLETE(record.callback)(record.engine, record.operation, _native_address(error))
+            with _failing:
+                _COMPLETE(record.callback)(record.engine, record.operation, _native_address(error))
         _forget(self.number)
 
     def abandon(self, error: BaseException) -> None:
@@ -103,9 +110,7 @@ class _Operation:
         self.complete(error)
 
 
-def _native_address(error: BaseException | None) -> int | None:
-    if error is None:
-        return None
+def _native_address(error: BaseException) -> int:
     _native_errors.append(NativeError(error))
     return _native_errors[-1].address
 
