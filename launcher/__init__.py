@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     """Load what users of the library need when they ask for it: every rank imports this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mpilaunch import library  # noqa: PLC0415
-    from mpilaunch.outcome import result  # noqa: PLC0415
+    from mpilaunch import library  # noqa: PLC0415  as the docstring says
+    from mpilaunch.outcome import result  # noqa: PLC0415  likewise
 
     return {"launch": library.launch, "Result": result.Result}[name]

@@ -74,7 +74,7 @@ def register() -> None:
     for users in (mx.model, mx.gluon.trainer, mx.module.module):
         create = users._create_kvstore  # noqa: SLF001  there is no other way
         opening = _opening_ours(getattr(create, "__wrapped__", create), tells=users is mx.gluon.trainer)
-        users._create_kvstore = opening  # noqa: SLF001
+        users._create_kvstore = opening  # noqa: SLF001  likewise
 
 
 def _opening_ours(create: Callable[..., Any], *, tells: bool) -> Callable[..., Any]:
