@@ -31,7 +31,8 @@ class StepNorms:
         parts[server] = message
         # A key may have come to a server that had told its part without: it tells that again.
         awaited = self._servers(message.store)
-        if any(each not in parts or parts[each].keys != keys for each, keys in awaited.items()):
+        told = {each: part.keys for each, part in parts.items()}
+        if awaited is None or any(told.get(each) != keys for each, keys in awaited.items()):
             return []
         # Before they are answered: with the factor the servers begin the next step, whose parts come under
         # the same store and must not meet those of this one.
@@ -43,12 +44,16 @@ class StepNorms:
         factor = bound / norm if norm > bound else 1.0
         return [Send(each, m.StepNorm(message.store, factor)) for each in sorted(awaited)]
 
-    def _servers(self, store: int) -> dict[NodeId, int]:
-        """Return the servers that have something of a step, and of how many keys."""
+    def _servers(self, store: int) -> dict[NodeId, int] | None:
+        """Return the servers that have something of a step, and of how many keys, if that is known."""
         without = self._keys.terms_of(store).unpushed
         # As on the servers: of a table that was cut anew the newest.
         keys = {parameter_of(key.spec.key): key for key in self._keys if key.spec.store == store}
         # Nor of keys that are never pushed, or have no elements: a server that has nothing else tells
         # nothing, and the step would wait for it for ever.
         pushed = [key for name, key in keys.items() if name not in without and 0 not in key.spec.shape]
+        # A table that is being cut anew: without its new place the step would be closed without its rows.
+        # The servers that will have it tell their parts when they are pushed.
+        if not all(key.servers for key in pushed):
+            return None
         return dict(Counter(each for key in pushed for each in key.servers))

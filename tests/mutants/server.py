@@ -289,6 +289,13 @@ MUTANTS = [
         _CLIPPED,
     ),
     Mutant(
+        "a step ends without the table that is cut anew meanwhile",
+        "kvstore_mpi/worker/step_norms.py",
+        "        if not all(key.servers for key in pushed):",
+        "        if not pushed:",
+        ("unit/test_step_norms.py",),
+    ),
+    Mutant(
         "small gradients are scaled up",
         "kvstore_mpi/worker/step_norms.py",
         "        factor = bound / norm if norm > bound else 1.0",

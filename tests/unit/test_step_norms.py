@@ -55,3 +55,13 @@ def test_keys_that_are_not_pushed_are_in_no_part(keys):
     norms = StepNorms(keys)
     norms.add(A, m.StepNorm(0, 0.25, 1))
     assert [send.message.value for send in norms.add(B, m.StepNorm(0, 0.25, 2))] == [1.0, 1.0]
+
+
+def test_a_step_stays_open_while_a_table_of_it_has_no_place(keys):
+    """It is being cut anew: the servers' parts are complete without its rows, and the step is not."""
+    norms = StepNorms(keys)
+    keys.put("t")
+    assert norms.add(A, m.StepNorm(0, 9.0, 1)) == []
+    assert norms.add(B, m.StepNorm(0, 16.0, 2)) == []
+    keys[-1].servers = frozenset([B])
+    assert [send.message.value for send in norms.add(B, m.StepNorm(0, 40.0, 3))] == [1 / 7, 1 / 7]
