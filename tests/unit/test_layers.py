@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import kvstore_mpi
 
 PACKAGE = Path(kvstore_mpi.__file__).parent
+ROOT = Path(__file__).parents[2]
 MOST_SIBLINGS = 8
 """Modules of one layer, none of which may import another: a layer of many is no order."""
 
@@ -81,11 +84,34 @@ def test_pure_files_use_nothing_that_acts():
 
 
 @pytest.fixture(scope="module")
-def contracts():
+def listed():
+    """Return the contracts that lint-imports checks."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return msgspec.toml.decode(text)["tool"]["importlinter"]["contracts"]
+
+
+@pytest.fixture(scope="module")
+def contracts(listed):
     """Return the layers of each contract that has any, by its name."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    listed = msgspec.toml.decode(text)["tool"]["importlinter"]["contracts"]
     return {each["name"]: [layer.split(" | ") for layer in each.get("layers", [])] for each in listed}
+
+
+def test_what_calls_itself_pure_is_held_to_it(listed):
+    """By a contract that forbids what acts: a word in a docstring alone holds nobody."""
+    acting = [each for each in listed if "threading" in each.get("forbidden_modules", ())]
+    held = tuple(f"{name}." for each in acting for name in each["source_modules"])
+    said = [name for name, docstring in _modules() if re.search(r"\bPure\b(?! but)", docstring)]
+    assert len(said) >= 50
+    assert [name for name in said if not f"{name}.".startswith(held)] == []
+
+
+def _modules():
+    """Yield each module of both packages, and what its docstring says."""
+    for folder, package in (("kvstore_mpi", "kvstore_mpi"), ("launcher", "mpilaunch")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder).with_suffix("")
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            yield ".".join([package, *inside.parts]), ast.get_docstring(tree) or ""
 
 
 def test_no_layer_has_many_siblings(contracts):
