@@ -71,38 +71,39 @@ def untrained(lines):
     return [line for line in lines if float(line.split()[-1]) <= 0.5]
 
 
-def check_losses(job):
+def check_losses(job, ranks):
     """A newcomer's loss, after its first exchange, is near that of ranks that have trained longer."""
-    told = (line.split()[-2:] for line in job.wait_for("LOSS ", 4))
-    losses = {int(rank): float(loss) for rank, loss in told}
-    assert max(losses[2], losses[3]) <= max(losses[0], losses[1]) + LOSS_TOLERANCE, losses
+    told = (line.split()[-2:] for line in job.wait_for("LOSS ", 2 * ranks))
+    losses = [loss for _, loss in sorted((int(rank), float(loss)) for rank, loss in told)]
+    assert max(losses[ranks:]) <= max(losses[:ranks]) + LOSS_TOLERANCE, losses
 
 
-def test_one_job_survives_all(start, tmp_path):
+@pytest.mark.parametrize("layout", [SMALL, pytest.param(LAYOUT, marks=by_itself)], ids=str)
+def test_one_job_survives_all(start, tmp_path, layout):
     """A client comes late; then a rank is killed, a whole client, and a server; all come back trained."""
-    stop, comes = tmp_path / "stop", tmp_path / "comes0"
+    stop, comes, ranks = tmp_path / "stop", tmp_path / "comes0", layout[1]
     os.mkfifo(comes)
     options = ("--start-with", "1", "--max-restarts", "3")
-    job = start(stop, LAYOUT, script="elastic.py", options=options)
-    early = job.wait_for("incarnation 0 from", 2)
+    job = start(stop, layout, script="elastic.py", options=options)
+    early = job.wait_for("incarnation 0 from", ranks)
     comes.write_bytes(b"now")
-    late = [line for line in job.wait_for("incarnation 0 from", 4) if line not in early]
-    check_losses(job)
-    workers = job.workers(4)
-    os.kill(workers[1], signal.SIGKILL)
-    job.wait_for("incarnation 1 from", 2)
-    for rank in (2, 3):
+    late = [line for line in job.wait_for("incarnation 0 from", 2 * ranks) if line not in early]
+    check_losses(job, ranks)
+    workers = job.workers(2 * ranks)
+    os.kill(workers[ranks - 1], signal.SIGKILL)
+    job.wait_for("incarnation 1 from", ranks)
+    for rank in range(ranks, 2 * ranks):
         os.kill(workers[rank], signal.SIGKILL)
-    back = job.wait_for("incarnation 1 from", 4)
+    back = job.wait_for("incarnation 1 from", 2 * ranks)
     os.kill(job.services()["server1"], signal.SIGKILL)
     job.wait_for("server1 is back", 2)
-    said = finish(job, stop)
-    assert len(late) == 2
+    said = finish(job, stop, 2 * ranks)
+    assert len(late) == ranks
     assert untrained([*late, *back]) == []
     assert "has not joined yet" in said
-    assert re.findall(r"CENTER \d incarnation (\d)", said) == ["1"] * 4
+    assert re.findall(r"CENTER \d incarnation (\d)", said) == ["1"] * 2 * ranks
     for number, who in enumerate(
-        ("client0 after client0.1", "client1 after client1", "server1 after server1")
+        (f"client0 after client0.{ranks - 1}", "client1 after client1", "server1 after server1")
     ):
         assert f"restart {number + 1} of at most 3: {who}" in said
 
