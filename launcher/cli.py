@@ -22,6 +22,7 @@ from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.command_table import COMMANDS
 from mpilaunch.commands import run_command, written
+from mpilaunch.cores import cores_here
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, make_reach
@@ -249,7 +250,7 @@ def _text_if_there(path: str) -> str | None:
 
 def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
     """Add what ranks are told where all of them are on this host; other hosts tell theirs themselves."""
-    spec = with_threads(spec, len(os.sched_getaffinity(0)), os.environ)
+    spec = with_threads(spec, cores_here(), os.environ)
     return with_defaults(spec, mpi.flavour.defaults, os.environ)
 
 

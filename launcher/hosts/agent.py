@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi import __version__
 from kvstore_mpi.host_name import host_name
+from mpilaunch.cores import cores_here
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.hosts.networks import knock, networks_here
@@ -75,7 +76,7 @@ class Agent:
         """Serve the launcher until it is gone; then end what is left of the job here."""
         os.write(self._sink, m.GREETING)
         networks = [(each.device, each.address, each.prefix) for each in networks_here()]
-        self._say(m.Here(__version__, host_name(), len(os.sched_getaffinity(0)), networks))
+        self._say(m.Here(__version__, host_name(), cores_here(), networks))
         wakeup = _wake_up_at_signals()
         self._watch(self._source, self._on_launcher)
         self._watch(wakeup, partial(self._on_signal, wakeup))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.host_name import host_name
+from mpilaunch.cores import cores_here
 from mpilaunch.hosts.allocation import LSF, SLURM
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.hosts.lsf import LsfReach
@@ -224,4 +225,4 @@ def address_towards(address: str) -> str:
 
 def facts_here() -> Facts:
     """Return what a host says of itself, for this one."""
-    return Facts(host_name(), len(os.sched_getaffinity(0)), networks_here())
+    return Facts(host_name(), cores_here(), networks_here())

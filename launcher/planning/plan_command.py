@@ -28,6 +28,7 @@ from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
 from mpilaunch import cli
+from mpilaunch.cores import cores_here
 from mpilaunch.help_text import JOB_OPTIONS
 from mpilaunch.inputs import check_output
 from mpilaunch.jobspec import with_threads
@@ -194,7 +195,7 @@ def _net_of(
         raise UsageError(
             "a script is measured with one worker: leave --clients, --workers and --servers out"
         )
-    spec = as_one_device(spec, len(os.sched_getaffinity(0)), cluster)
+    spec = as_one_device(spec, cores_here(), cluster)
     with tempfile.TemporaryDirectory(prefix="plan-") as name:
         folder, told = Path(name, "trace"), Path(name, "parts.json")
         folder.mkdir()

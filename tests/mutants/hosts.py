@@ -13,6 +13,20 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "quotas of the groups above a container's are not counted",
+        "launcher/cores.py",
+        "for folder in (group, *group.parents):",
+        "for folder in (group,):",
+        ("unit/test_launcher_cores.py",),
+    ),
+    Mutant(
+        "other hosts count the processors that a pod has no time on",
+        "launcher/hosts/cluster.py",
+        "Facts(host_name(), cores_here(), networks_here())",
+        "Facts(host_name(), len(os.sched_getaffinity(0)), networks_here())",
+        ("unit/test_launcher_cores.py",),
+    ),
+    Mutant(
         "a host's name may have a NUL byte",
         "launcher/hosts/hostlist.py",
         "not name.isprintable() or ",

@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         "ranks share the cores of the machine, not those that the job may use",
         "launcher/cli.py",
-        "with_threads(spec, len(os.sched_getaffinity(0)), os.environ)",
+        "with_threads(spec, cores_here(), os.environ)",
         "with_threads(spec, os.cpu_count() or 1, os.environ)",
         _SPEC,
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import UsageError
-from mpilaunch import cli
+from mpilaunch import cli, cores
 from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_sleeping_waits, with_threads
 from mpilaunch.options import make_parser, parse_env, parse_settings, read_spec, spell, split_command
 
@@ -347,9 +347,10 @@ def test_ranks_share_the_cores(workers, cores, environment, env, threads):
     assert dict(spec.env).get("OMP_NUM_THREADS") == threads
 
 
-def test_cores_are_those_that_the_job_may_use(monkeypatch):
+def test_cores_are_those_that_the_job_may_use(monkeypatch, tmp_path):
     """Those of the machine that others have, as under ``taskset`` or in a container, are not counted."""
     monkeypatch.setattr(cli.os, "sched_getaffinity", lambda _: {3, 5, 7, 9, 11, 13})
+    monkeypatch.setattr(cores, "PROCESS", tmp_path)  # which has no quota
     monkeypatch.delenv("OMP_NUM_THREADS")
     node = dataclasses.replace(SPEC.node, num_workers=2)
     mpi = SimpleNamespace(flavour=SimpleNamespace(defaults=()))

@@ -169,7 +169,7 @@ def test_the_command_measures_a_script_so(files, monkeypatch):
     """The job that it runs is told."""
     ran = []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(plan_command.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(plan_command, "cores_here", lambda: 8)
     monkeypatch.setattr(cli, "run_job", lambda spec: ran.append(spec) or SimpleNamespace(code=1))
     (files / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e8), 4, Link(1e9))))
     with pytest.raises(ConfigurationError, match="the script has failed"):
