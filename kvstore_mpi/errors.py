@@ -14,6 +14,7 @@
     │   │   └── LeaseExpiredError 69  this worker was silent for too long and counts as dead
     │   ├── DeadlineError      69  a wait ran out
     │   └── SkippedError       69  an exchange was left out, because a server is down
+    ├── NotSavedError          73  what a job has come to could not be written
     ├── AuthenticationError    77  the other side does not know the job's secret
     ├── FrameError             76  bytes from the network are not a frame of ours
     └── InternalError          70  a bug of this package
@@ -87,6 +88,12 @@ class DeadlineError(PeerError):
     """A wait ran out; the message says for what, on whom and for how long."""
 
 
+class NotSavedError(KVStoreError):
+    """What a server was to save when all was over could not be written."""
+
+    exit_code = 73
+
+
 class AuthenticationError(KVStoreError):
     """The other side does not know the job's secret."""
 
@@ -119,6 +126,7 @@ _BY_NAME = {
         ToldToEndError,
         DeadlineError,
         SkippedError,
+        NotSavedError,
         AuthenticationError,
         FrameError,
         InternalError,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.comm import started
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, NotSavedError
 from kvstore_mpi.launcher_events import open_pipe, tell
 from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.metrics.telling import Teller
@@ -294,8 +294,7 @@ def run_service(config: NodeConfig) -> None:
     """Run this process as the scheduler or a server, until the job is over.
 
     Where workers have several ranks, this process is one scheduler or server for each part of the model.
-    Those share nothing but the process, because the owners of a part are a job of their own
-    (docs/adr/0011).
+    Those share nothing but the process: the owners of a part are a job of their own (docs/adr/0011).
 
     Raises:
         KVStoreError: The job could not go on.
@@ -385,10 +384,13 @@ def _serve_all(services: Sequence[Callable[[], None]]) -> None:
     for service in services:
         # Daemons: when one has failed, the process ends with its error, and the others with the process.
         threading.Thread(target=run, args=(service,), name="kvstore-service", daemon=True).start()
-    for _ in services:
-        error = ends.get()
-        if error is not None:
+    unsaved: BaseException | None = None
+    for error in (ends.get() for _ in services):
+        if error is not None and not isinstance(error, NotSavedError):
             raise error
+        unsaved = unsaved or error
+    if unsaved is not None:  # only now: the others may still have been saving
+        raise unsaved
 
 
 def _report_ready(pipe: str, addresses: Sequence[Sequence[str]]) -> None:

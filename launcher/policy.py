@@ -17,7 +17,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import DeadlineError, HostLostError, InternalError
+from kvstore_mpi.errors import DeadlineError
 from mpilaunch.events import (
     Began,
     Exited,
@@ -44,8 +44,9 @@ from mpilaunch.outcome.root_cause import (
     Verdict,
     describe_code,
     describe_restart,
-    root_cause,
+    explanation,
 )
+from mpilaunch.outcome.service_exit import NOT_SAVED, failure_of
 from mpilaunch.stages import KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Policy:
         self._clients = {name: ClientExit.of(shape, number) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
         self._told: set[str] = set()
+        self._saving: set[str] = set()  # servers that write their last snapshot
         self._failures: list[Failure] = []
         self._restarts: list[Restart] = []
         self._held: dict[str, list[Failure]] = {}  # of clients that may be restarted once they have ended
@@ -110,11 +112,9 @@ class Policy:
     def verdict(self) -> Verdict:
         """Return how the job has ended."""
         failures = [*self._failures, *(each for held in self._held.values() for each in held)]
-        cause = root_cause(failures, self._limits.grace)
-        if cause is not None and cause.is_secondary:
-            cause = self._survived_cause(cause) or cause
+        cause = explanation(failures, self._restarts, self._limits.grace)
         return Verdict(
-            self._reason,
+            Reason.FAILURE if cause and self._reason is Reason.SUCCESS else self._reason,
             self._code(cause),
             cause,
             tuple(sorted(failures, key=lambda failure: failure.when)),
@@ -122,12 +122,6 @@ class Policy:
             self._unsaved,
             tuple(self._restarts),
         )
-
-    def _survived_cause(self, told: Failure) -> Failure | None:
-        """Return what may explain a failure that only tells of another: a client just restarted, say."""
-        survived = [each for restart in self._restarts for each in restart.failures]
-        recent = [each for each in survived if each.when >= told.when - self._limits.grace]
-        return root_cause([each for each in recent if not each.is_secondary], self._limits.grace)
 
     def _code(self, cause: Failure | None) -> int:
         if self._reason is Reason.TIMEOUT:
@@ -141,6 +135,8 @@ class Policy:
         codes = {code for client in self._clients.values() for code in client.over.values()}
         complete = all(client.all_over for client in self._clients.values())
         if complete and not self._unsaved and codes <= {0, SAVED}:
+            if any(map(self._lacks_snapshot, self._failures)):
+                return NOT_SAVED
             return SAVED if SAVED in codes else 0
         return 128 + self._signum
 
@@ -264,27 +260,27 @@ class Policy:
         ]
 
     def _failure_of_service(self, event: Exited, now: float) -> Failure | None:
-        """Services end with 0 when all workers have left; anything else was not meant to happen."""
-        if event.name in self._told:
-            return None
-        host, error = event.host or self._shape.host, HostLostError.__name__ if event.text else ""
-        if event.code:
-            failure = Failure(event.name, event.code, now, host, event.pid, error, event.text)
-            # Ranks that save have left its job: to the scheduler they are lost.
-            expected = self.stage is Stage.SAVING and self._reason is not Reason.FAILURE
-            return None if expected and failure.is_secondary else failure
-        if self.stage is Stage.STARTING:
-            text = "it ended before it said where it listens"
-            return Failure(event.name, InternalError.exit_code, now, host, event.pid, text=text)
-        return None
+        return failure_of(
+            event,
+            now,
+            self._shape.host,
+            self.stage,
+            told=event.name in self._told,
+            saves=event.name in self._saving,
+            ranks_save=self.stage is Stage.SAVING and self._reason is not Reason.FAILURE,
+        )
+
+    def _lacks_snapshot(self, failure: Failure) -> bool:
+        return failure.code == NOT_SAVED and failure.who in self._shape.servers
 
     def _fail(self, failure: Failure, now: float) -> list[Action]:
         self._failures.append(failure)
-        return self._stop(Reason.FAILURE, now)
+        # A server that could not save when all was over ends nobody: the others may still be saving.
+        return [] if self._lacks_snapshot(failure) else self._stop(Reason.FAILURE, now)
 
     def _interrupted(self, signum: int, now: float) -> list[Action]:
-        if self.stage is Stage.FINISHING:  # the ranks have ended well, and nothing is lost
-            return self._terminate(now)
+        if self.stage is Stage.FINISHING:  # the ranks have ended well, and servers may be saving
+            return self._save_servers(now)
         if self._healthy:
             self._signum = signum
             return self._stop(Reason.SIGNAL, now)
@@ -348,6 +344,7 @@ class Policy:
         elif self.stage is Stage.RUNNING and not clients:
             self.stage = Stage.FINISHING
             self._stage_deadline = now + self._limits.grace
+            self._saving.update(self._serving if self._limits.snapshots else ())
         elif self.stage is Stage.SAVING and all(each.all_over and not each.ending for each in clients):
             return self._save_servers(now)
         elif self.stage is Stage.SNAPSHOTS and not self._serving:
@@ -374,6 +371,7 @@ class Policy:
             return self._terminate(now)
         self.stage = Stage.SNAPSHOTS
         self._stage_deadline = now + self._limits.grace
+        self._saving.update(self._serving)
         self._told.add("scheduler")  # it takes them for lost, and ends
         return self._send(self._serving, signal.SIGUSR1)
 

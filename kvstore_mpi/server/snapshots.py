@@ -13,7 +13,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, NotSavedError
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server import snapshot_sets as sets
 from kvstore_mpi.server.resumption import Resumption
@@ -150,7 +150,11 @@ class Snapshots:
             self._copy = None
 
     def save(self, state: ServerState, store: ShardStore) -> None:
-        """Take a snapshot and wait until it is written: the job is over."""
+        """Take a snapshot and wait until it is written: the job is over.
+
+        Raises:
+            NotSavedError: It cannot be written.
+        """
         if self._resumption is not None:
             self._resumption.tell_of_new(over=True)
         # A script that has not trained anything leaves what it would have gone on from as it is.
@@ -194,16 +198,27 @@ class Snapshots:
             # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
             self._saved = self._begun  # no other is begun while one is written
-        # Training is worth more than its snapshot: what fails here is told, and ends nothing.
         except OSError as error:
             self._chain.failed(copied)
             # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
-            # Once: a full disk stays full, and every minute of a night would be a line. Again at the end:
-            # what was said first may be hours ago.
-            level = logging.WARNING if self._failures == 1 or is_last else logging.DEBUG
-            then = "what the job has come to since the last one is lost" if is_last else "training goes on"
-            log.log(level, "no snapshot could be written to %s: %s; %s", self._path, error.strerror, then)
+            # No warning: who goes on from what is there would learn only then what is lost.
+            if is_last:
+                raise self._not_saved(error) from error
+            # Training is worth more than its snapshot. Once: a full disk stays full, and every minute of a
+            # night would be a line.
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            text = "no snapshot could be written to %s: %s; training goes on"
+            log.log(level, text, self._path, error.strerror)
+
+    def _not_saved(self, error: OSError) -> NotSavedError:
+        # As --resume will look for it: one whole set of all servers' files, or nothing.
+        whole = sets.newest(self._folder)
+        older = f"that before it is whole ({whole[0]})" if whole else "there is no whole one before it"
+        return NotSavedError(
+            f"server{self._layout.server}: the last snapshot could not be written to {self._path}: "
+            f"{error.strerror}; {older}"
+        )
 
     def _check_folder(self) -> None:
         """Raise where another job has left snapshots, which those of this one would take the place of.

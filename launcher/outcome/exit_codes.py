@@ -12,6 +12,7 @@ MEANINGS = {
     69: "timeout or lost process",
     70: "defect of kvstore_mpi",
     71: "no memory, files or threads left",
+    73: "the last snapshot could not be written",
     74: "reading or writing failed",
     75: "told to end, has saved",
     76: "workers disagree",
@@ -20,7 +21,7 @@ MEANINGS = {
 }
 """Of the codes that are ours; others are those of the process that failed first."""
 
-STAY_WRONG = {64, 78}
+STAY_WRONG = {64, 73, 78}
 """Of processes that would fail in the same way again."""
 
 REMEDIES = {
@@ -31,6 +32,8 @@ REMEDIES = {
     70: DEFECT,
     71: "memory, files, processes or threads ran out, as the message says: use fewer workers per host, "
     "raise the limit (ulimit -a), or, where a disk is full, choose another place with TMPDIR",
+    73: "a server has not saved what the job has come to: see that the folder of --snapshot-dir is there "
+    "and has room, or raise --grace if it was too slow; then go on with --resume from an older snapshot",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
     76: "the workers disagree, with each other or with the job that is resumed; start all of them with the "

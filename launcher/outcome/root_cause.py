@@ -81,6 +81,19 @@ def root_cause(failures: Sequence[Failure], grace: float) -> Failure | None:
     return min(own, key=lambda failure: failure.when, default=first)
 
 
+def explanation(failures: Sequence[Failure], restarts: Sequence[Restart], grace: float) -> Failure | None:
+    """Return the failure that explains the others, be it one that the job had survived.
+
+    A client that was just restarted, say, of which another failure only tells.
+    """
+    cause = root_cause(failures, grace)
+    if cause is None or not cause.is_secondary:
+        return cause
+    survived = [each for restart in restarts for each in restart.failures]
+    recent = [each for each in survived if each.when >= cause.when - grace and not each.is_secondary]
+    return root_cause(recent, grace) or cause
+
+
 @dataclass(frozen=True)
 class Restart:
     """One restart of a client or a server.

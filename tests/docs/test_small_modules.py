@@ -28,6 +28,7 @@ REASONS = {
             "kvstore_mpi.server.retired_keys",
             "kvstore_mpi.worker.step_norms",
             "mpilaunch.outcome.client_deadlines",
+            "mpilaunch.outcome.service_exit",
         ),
         *("mpilaunch.seeing.inspection", "mpilaunch.hosts.lsf"),
         *("kvstore_mpi.adapters.mxnet.parameters", "mpilaunch.slices", "kvstore_mpi.transport.outgoing"),

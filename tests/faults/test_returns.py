@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -212,6 +213,29 @@ def test_a_job_that_is_told_to_end_leaves_what_it_has_come_to(start, tmp_path):
     values = [float(line.split()[-1]) for line in job.wait_for("READY", 2)]
     assert max(values) <= 1000.0 - 2 * 20
     assert finish(job, stop)[0] == 0
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["is_over", "is_told_to_end"])
+def test_a_job_whose_last_snapshot_cannot_be_written_has_failed(start, tmp_path, told):
+    """Its folder has gone; ranks have ended well, but who goes on from it would be far back, or nowhere."""
+    snapshots = tmp_path / "snapshots"
+    options = ("--snapshot-dir", snapshots, "--snapshot-every", "1000")
+    job, stop = begin(start, tmp_path, (2, 1, 2), *options)
+    job.workers(2)
+    for server in range(2):
+        job.wait_for_file(snapshots / f"server{server}-of-2.snapshot")
+    shutil.rmtree(snapshots)
+    if told:
+        job.signal(signal.SIGTERM)
+    else:
+        stop.touch()
+    code, said = job.end()
+    assert code == 73, said[-3000:]
+    last = said[said.rindex("failed first: exit code 73") :]
+    assert f"could not be written to {snapshots}/server" in last
+    assert "No such file or directory; there is no whole one before it" in last
+    for server in range(2):
+        assert said.count(f"server{server}| kvstore_mpi error 73 NotSavedError: server{server}: ") == 1
 
 
 def test_there_must_be_something_to_resume(start, tmp_path):

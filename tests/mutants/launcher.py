@@ -288,9 +288,9 @@ MUTANTS = [
     ),
     Mutant(
         "a service that we ended has failed",
-        "launcher/policy.py",
-        "        if event.name in self._told:",
-        "        if event.name in ():",
+        "launcher/outcome/service_exit.py",
+        "    if told:",
+        "    if False:",
         _POLICY,
     ),
     Mutant(

@@ -316,4 +316,18 @@ MUTANTS = [
         "return any(key.key_id not in self._keys for key in filled)",
         ("unit/test_snapshots.py",),
     ),
+    Mutant(
+        "a server that cannot save at the end keeps others from it",
+        "launcher/policy.py",
+        "return [] if self._lacks_snapshot(failure) else",
+        "return",
+        ("unit/test_launcher_last_snapshots.py",),
+    ),
+    Mutant(
+        "a job that was told to end has saved though a server has not",
+        "launcher/policy.py",
+        "if any(map(self._lacks_snapshot, self._failures)):",
+        "if False:",
+        ("unit/test_launcher_last_snapshots.py",),
+    ),
 ]

@@ -12,7 +12,7 @@ import pytest
 from kvstore_mpi import __main__ as service
 from kvstore_mpi import node
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.errors import ConfigurationError, PeerLostError, ToldToEndError
+from kvstore_mpi.errors import ConfigurationError, NotSavedError, PeerLostError, ToldToEndError
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,23 @@ def test_a_service_of_several_parts_of_a_model_ends_with_the_first_error():
     node._serve_all([lambda: ended.append(0), lambda: ended.append(1)])
     assert sorted(ended) == [0, 1]
     forever.set()
+
+
+def test_a_part_of_a_model_that_cannot_be_saved_lets_the_others_save():
+    """They are told to end with the process only by an error of which all know."""
+    told, saved = threading.Event(), []
+
+    def fail():
+        told.set()
+        raise NotSavedError("no space left")
+
+    def save():
+        assert told.wait(5)
+        saved.append(1)
+
+    with pytest.raises(NotSavedError, match="no space left"):
+        node._serve_all([fail, save, save])
+    assert saved == [1, 1]
 
 
 def test_each_part_of_a_model_has_its_snapshots(tmp_path):

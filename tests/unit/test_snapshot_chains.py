@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.table_server import RULES, TableServer, again, begin, chain_of_three, push
 
 from kvstore_mpi import private_files
+from kvstore_mpi.errors import NotSavedError
 from kvstore_mpi.records import FREQUENT, Growth, KeySpec, Retention, RowInit, Rows
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.snapshot_chain import Chain
@@ -70,7 +71,8 @@ def test_any_chain_is_what_the_server_had(tmp_path_factory, kind, steps):
         elif step == "full disk":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(file.os, "fsync", _no_room)
-                server.save()
+                with pytest.raises(NotSavedError):
+                    server.save()
         elif step == "rule":
             server.give(0, RULES["sgd" if dtype == "float32" else "half"].to_dict())
         else:
@@ -236,7 +238,8 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_chain(chained, tmp_path, m
 
     monkeypatch.setattr(private_files.os, "fdopen", disk)
     push(server, [8], 5)
-    server.save()
+    with pytest.raises(NotSavedError):
+        server.save()
     assert server.snapshots.failing
     assert len(written) == 2
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

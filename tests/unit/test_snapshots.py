@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.crafted_files import change_at_random, craft
 from support.saving_server import Server
 
-from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.errors import ConfigurationError, MismatchError, NotSavedError
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.snapshot_records import VALUE
@@ -161,7 +161,7 @@ def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path, monkeypatch, caplog):
-    """The disk is full, say: training goes on, and people are told once, and once more at the end."""
+    """The disk is full, say: training goes on, and people are told once; at the end it is a failure."""
     before = path_of(tmp_path, 0, 1).read_bytes()
 
     def full(descriptor):
@@ -172,15 +172,17 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
         trained.snapshots.save_if_due(now, trained.state, trained.store)
         trained.snapshots.go_on()
         trained.snapshots._writer.join()
-    trained.snapshots.save(trained.state, trained.store)
+    why = f"server0: the last snapshot could not be written to {path_of(tmp_path, 0, 1)}: No space left on "
+    with pytest.raises(NotSavedError, match=f"{why}device; that before it is whole "):
+        trained.snapshots.save(trained.state, trained.store)
     assert trained.snapshots.failing
     assert path_of(tmp_path, 0, 1).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["server0-of-1.snapshot"]
-    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert [text.rpartition("; ")[2] for text in told] == [
-        "training goes on",
-        "what the job has come to since the last one is lost",
-    ]
+    [told] = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert told.endswith("training goes on")
+    path_of(tmp_path, 0, 1).unlink()
+    with pytest.raises(NotSavedError, match="No space left on device; there is no whole one before it"):
+        trained.snapshots.save(trained.state, trained.store)
     monkeypatch.undo()
     trained.snapshots.save(trained.state, trained.store)
     assert not trained.snapshots.failing
