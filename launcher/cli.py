@@ -35,6 +35,7 @@ from mpilaunch.jobspec import (
     JobSpec,
     Target,
     alone_errors,
+    idle_options,
     validate,
     with_defaults,
     with_sleeping_waits,
@@ -305,6 +306,8 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         make_trace_folder(folder)
         if placement is not None:
             printer.say("\n".join(filter(None, [choice.told, str(placement)])))
+        for line in idle_options(spec, spell):
+            printer.say(line)
         if sites is not None:
             spec = with_leaders(spec, sites.placement, sites.cores)
         plan = make_plan(spec, mpi, paths, service_command or SERVICE_COMMAND, sites)

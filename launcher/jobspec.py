@@ -191,6 +191,29 @@ def alone_errors(spec: JobSpec, spell: Spell) -> list[str]:
     ]
 
 
+_ABOUT_SERVERS = ("leaders", "lookups", "peer_timeout")
+
+
+def idle_options(spec: JobSpec, spell: Spell) -> list[str]:
+    """Return a line for each option that has no effect in this job, or less than one may think."""
+    node = spec.node
+    if node.num_servers:
+        is_idle = node.dense == "workers" and node.num_clients > 1
+        why = f"only servers know the sum over {node.num_clients} clients"
+        return [f"{spell('dense')} workers has no effect: {why}"] if is_idle else []
+    idle = {name: getattr(node, name) for name in _ABOUT_SERVERS}
+    said = {name: value for name, value in idle.items() if value != getattr(NodeConfig, name)}
+    if spec.server_hosts != SPREAD:
+        said["server_hosts"] = spec.server_hosts
+    lines = [
+        f"{spell(name)} {value} has no effect: this job has no servers" for name, value in said.items()
+    ]
+    if node.encrypt:
+        what = "by which all gradients and weights of this job travel: it has no servers"
+        lines.append(f"{spell('encrypt')} does not cover MPI, {what}")
+    return lines
+
+
 def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
     """Return what fits one process and does not fit a job."""
     node = spec.node
@@ -202,6 +225,10 @@ def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
                 f"{spell('snapshot_dir')} is for servers, which pure MPI does not have: "
                 "save in the script, from rank 0"
             ),
+        ),
+        (
+            bool(node.snapshot_dir) or node.snapshot_every == NodeConfig.snapshot_every,
+            f"{spell('snapshot_every')} {node.snapshot_every} needs {spell('snapshot_dir')}, for snapshots",
         ),
         (
             not spec.max_restarts or node.leaders != "all",

@@ -40,6 +40,13 @@ def test_a_time_of_a_month(launch, arguments):
     assert len(job.with_text("| joined as")) == 2
 
 
+def test_an_option_without_effect_is_named(launch):
+    """Once, and the job runs."""
+    job = launch("--workers", 1, "--leaders", "all", JOINS)
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("mpilaunch| --leaders all has no effect: this job has no servers")) == 1
+
+
 def test_a_rank_that_reads_its_input(launch, script):
     """It comes to the end at once, and so does what it starts, in every rank."""
     body = """

@@ -130,4 +130,11 @@ MUTANTS = [
         "not devices.is_dir()",
         ("unit/test_memory_hooks.py",),
     ),
+    Mutant(
+        "who has MPI alone carry his gradients believes them encrypted",
+        "launcher/jobspec.py",
+        "    if node.encrypt:",
+        "    if False:",
+        ("unit/test_launcher_idle_options.py",),
+    ),
 ]

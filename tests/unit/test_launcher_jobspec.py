@@ -100,7 +100,12 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({"resume": True}, {}, "--resume needs --snapshot-dir"),
         ({"dense": "servers"}, {}, "--dense servers: there are no servers: give --servers 1 or more"),
         ({"snapshot_dir": "x"}, {}, "--snapshot-dir is for servers"),
-        ({"snapshot_every": 0.0}, {}, "--snapshot-every must be more than 0"),
+        ({**SHAPE, "snapshot_dir": "x", "snapshot_every": 0.0}, {}, "--snapshot-every must be more than"),
+        (
+            {**SHAPE, "snapshot_every": 9.0},
+            {},
+            "--snapshot-every 9.0 needs --snapshot-dir",
+        ),
         ({"peer_timeout": 0.5, "heartbeat": 0.1}, {}, "--lease must be at least 1, not 0.5"),
         (
             {"collective": "shm", "transport": "tcp"},
