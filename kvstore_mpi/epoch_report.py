@@ -1,16 +1,23 @@
 """``report_epoch``: a script says how good it is, and hears whether that is good enough.
 
 ``mpilaunch measure-epochs`` gives its jobs a file, whose first line is the target; each worker appends a
-line for each report. Everywhere else a report does nothing.
+line for each report. Everywhere else a report does nothing. Scripts may also ask for the job's delay.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+_ASKED = "delay.asked"
+"""In the job's private folder on a host, once a rank there has asked for the delay."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -79,7 +86,29 @@ def asked_delay() -> int:
     config = process_config()
     if config.epochs_file:
         _mark_of(Path(config.epochs_file)).touch()
+    if config.record_dir:
+        with contextlib.suppress(OSError):  # the disk is full: a warning too many
+            Path(config.record_dir, _ASKED).touch()
     return config.delay
+
+
+def warn_of_idle_delay(worker: int) -> None:
+    """Warn where the job is to have a delay, and nobody has asked for it before an optimizer is set.
+
+    Args:
+        worker: The one that sets it; all do, and the first one speaks for them.
+    """
+    from kvstore_mpi.node import process_config  # noqa: PLC0415  as above
+
+    config = process_config()
+    if worker or config.delay == 1 or not config.record_dir:
+        return
+    if not Path(config.record_dir, _ASKED).exists():
+        log.warning(
+            "--delay %d has no effect: updates are made of one batch each; make a "
+            "kvstore_mpi.mxnet.DelayedTrainer of the trainer, without delay=..., or leave --delay out",
+            config.delay,
+        )
 
 
 def was_asked(path: Path) -> bool:

@@ -79,6 +79,23 @@ def test_what_cannot_be_delayed_is_refused():
         DelayedTrainer([rows], "sgd", None, delay=2)
 
 
+@pytest.mark.parametrize(("delay", "made"), [(4, False), (4, True), (1, False)])
+def test_a_delay_for_which_nobody_asks_is_told(monkeypatch, tmp_path, caplog, delay, made):
+    """By rank 0, when its store is given an optimizer, as by an ordinary Trainer's first step."""
+    monkeypatch.setenv("KVMPI_DELAY", str(delay))
+    monkeypatch.setenv("KVMPI_RECORD_DIR", str(tmp_path))
+    if made:
+        make(None)
+    with local_groups() as group:
+        for worker in group(2, num_servers=1).workers:
+            KVStoreMPI("sync", worker).set_optimizer(mx.optimizer.SGD())
+        mx.nd.waitall()
+    assert engine.wait_until_idle(60)
+    said = [each.message for each in caplog.records if "--delay" in each.message]
+    assert len(said) == (delay == 4 and not made)
+    assert all(text.startswith("--delay 4 has no effect: updates are made of one batch") for text in said)
+
+
 def test_without_a_delay_it_is_the_trainer_of_gluon(monkeypatch):
     """Which is what a process that was told nothing has; mpilaunch --delay tells it."""
     trainer, param = make(None)

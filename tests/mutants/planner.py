@@ -390,4 +390,11 @@ MUTANTS = [
         "options.devices, seconds=options.seconds",
         _LAUNCHER,
     ),
+    Mutant(
+        "every rank warns of a delay that nobody asks for",
+        "kvstore_mpi/epoch_report.py",
+        "    if worker or config.delay == 1 or",
+        "    if config.delay == 1 or",
+        ("contract/test_delayed_trainer.py",),
+    ),
 ]

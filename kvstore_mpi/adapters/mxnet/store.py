@@ -35,6 +35,7 @@ from kvstore_mpi.adapters.mxnet.updates.server_updates import ServerUpdates
 from kvstore_mpi.adapters.mxnet.updates.state_files import read_states, with_rows
 from kvstore_mpi.adapters.mxnet.updates.updates import compression_of
 from kvstore_mpi.adapters.place import Place
+from kvstore_mpi.epoch_report import warn_of_idle_delay
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -64,13 +65,12 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
     @raises_mxnet_errors
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None, name: str = "") -> None:
         """Open a store; all workers must open theirs in the same order."""
-        worker = own_worker(type(self).__name__, mode) if worker is None else worker
-        engine.check_kind(worker.num_workers)
+        self._worker = own_worker(type(self).__name__, mode) if worker is None else worker
+        engine.check_kind(self._worker.num_workers)
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
         super().__init__(handle)
         mx.profiler.set_kvstore_handle(handle)
-        self._worker = worker
         lifecycle.close_at_exit(self._worker)
         self._mode = mode
         self._type = name or f"dist_{mode}_mpi"
@@ -280,10 +280,10 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         Raises:
             UsageError: The job cannot train so.
         """
+        warn_of_idle_delay(self._worker.rank)
         compress = compress or self._exchange.compress
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
-        routes = self._routes(updates, optimizer, has_table=self._tables.has_any)
-        self._take(updates, routes, optimizer)
+        self._take(updates, self._routes(updates, optimizer, has_table=self._tables.has_any), optimizer)
 
     def _routes(self, updates: Updates, optimizer: Any, *, has_table: bool) -> KeyRoutes | None:
         servers_update = not (updates.on_workers or needs_all_on_servers(updates.spec))
