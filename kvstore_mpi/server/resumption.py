@@ -3,28 +3,33 @@
 Where the parts of a key are to be is known only when the script creates it. Until then the files of all
 servers of the former job are open here, and each server reads from them the elements or rows that are its
 own. Keys that are no tables lie where they were if there are as many servers, and are taken up at once.
+
+Keys that the script has not created go along in the snapshots of this job, cut as they were: each server
+keeps what one or several of the former ones had.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
 from kvstore_mpi.records import parameter_of
 from kvstore_mpi.server.dense_recut import DenseRecut
 from kvstore_mpi.server.recut import Recut
-from kvstore_mpi.server.snapshot_records import UnitRecord
+from kvstore_mpi.server.snapshot_records import Snapshot, UnitRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from kvstore_mpi.records import Key
     from kvstore_mpi.server.snapshot_file import SavedChain
-    from kvstore_mpi.server.snapshot_records import KeyRecord, Layout, Snapshot
+    from kvstore_mpi.server.snapshot_records import KeyRecord, Layout
     from kvstore_mpi.wire import messages as m
 
 Array = np.ndarray[Any, Any]
@@ -39,31 +44,43 @@ class Taken(NamedTuple):
     arrays: list[tuple[tuple[int, int], Array]]
 
 
-class Resumption:
-    """The keys of a former job that this one has not taken up yet.
+class _Part(NamedTuple):
+    """What a server of the former job had of a key.
 
     Attributes:
-        is_over: This job trains without some keys, which are not waited for; the former files stay.
+        chain: Number of its files.
+        key: What these say of it.
+        left: That server had it of the job before: its place in ``SavedChain.left``.
     """
 
-    def __init__(self, chains: Sequence[SavedChain], layout: Layout) -> None:
+    chain: int
+    key: KeyRecord
+    left: int | None = None
+
+
+class Resumption:
+    """The keys of a former job that this one has not taken up yet."""
+
+    def __init__(
+        self, chains: Sequence[SavedChain], layout: Layout, waits: Collection[int] | None = None
+    ) -> None:
         """Take over the open files of all servers of the former job.
 
         Args:
             chains: In the order of the servers.
             layout: Of this server.
+            waits: What a server that is started again has not taken up, by number. ``None``: it is the
+                first time.
 
         Raises:
             ConfigurationError: They are of a job of another kind.
         """
-        self.is_over = False
         # All of them stay open. Former files are removed as soon as each new server has written its own,
         # and a script may create a key long after that.
         self._chains = chains
-        # By name: numbers are those of the order in this script, which may have more keys than that one.
-        self._names = {_name(key) for chain in chains for key in chain.header.keys}
         self._new: list[str] = []  # keys to be told of
         self._new_before = 0  # how many these were a tick before
+        self._has_told_of_left = False
         self._layout = layout
         for index, chain in enumerate(chains):
             # Counts are lists by client: with others they would be those of other workers. Slices may be
@@ -75,15 +92,23 @@ class Resumption:
                     f"the snapshot {chain.path} is of {chain.header.layout}, and here it would be of "
                     f"{expected}; give the same --clients and --workers, and each file its own name"
                 )
+        self._parts = _parts_of(chains)
+        # By name: numbers are those of the order in this script, which may have more keys than that one.
+        self._names = {_name(parts[0].key) for parts in self._parts.values()}
         # What a server has of a key is what says how it was cut; it may be that not all have some.
         self._keys: dict[int, KeyRecord] = {}
+        self._sums: frozenset[int] = frozenset()
+        if waits is not None:
+            # Others may have taken up more since: what this server has itself, it has from its own file.
+            self._keys = {number: self._parts[number][0].key for number in waits if number in self._parts}
+            return
         # Apart from other keys: one that was cut anew while the job ran is there under several numbers.
         tables: dict[int, list[KeyRecord]] = {}
-        for key in (key for chain in chains for key in chain.header.keys):
-            if key.spec.partitions:
-                tables.setdefault(key.key_id, []).append(key)
-            elif self._is_cut_anew:
-                self._keys.setdefault(key.key_id, key)
+        for number, parts in self._parts.items():
+            if parts[0].key.spec.partitions:
+                tables[number] = [part.key for part in parts]
+            elif self._is_cut_anew or any(part.left is not None for part in parts):
+                self._keys[number] = parts[0].key
         # Of any server: what one of them knows to be given up is so for all, however old the others'
         # snapshots are.
         retired = {number for chain in chains for number in chain.header.retired}
@@ -142,12 +167,41 @@ class Resumption:
         # script.
         chain = self._chains[self._layout.server]
         dense = {key.key_id for key in chain.header.keys if not key.spec.partitions}
-        return chain.load(dense - self._sums)
+        return chain.load(dense - self._sums - self._keys.keys())
 
     @property
-    def names(self) -> list[str]:
-        """The keys that are not taken up yet."""
-        return [repr(key.spec.key) for key in self._keys.values()]
+    def waits(self) -> list[int]:
+        """The keys that are not taken up yet, by number."""
+        return [*self._keys]
+
+    def with_left(self, snapshot: Snapshot, numbers: Iterable[int]) -> Snapshot:
+        """Return a base with the parts of some keys that this server keeps for a job after this one.
+
+        It reads files, beside other methods.
+
+        Raises:
+            ConfigurationError: Files have become shorter, or do not go together.
+        """
+        left, arrays = [], [*snapshot.arrays]
+        for part in (part for number in numbers for part in self._parts[number]):
+            # Each part has one server, and it does not matter which: all of them are read.
+            if part.chain % self._layout.servers == self._layout.server:
+                key, loaded = self._load(part)
+                left.append(key)
+                arrays += loaded
+        return Snapshot(msgspec.structs.replace(snapshot.header, left=left), arrays)
+
+    def tell_of_left(self) -> None:
+        """Say once which keys are not taken up, as a snapshot is taken."""
+        # By one server for all, each of which hears of every key.
+        if not self._keys or self._has_told_of_left or self._layout.server:
+            return
+        self._has_told_of_left = True
+        log.warning(
+            "the job that is resumed had the keys %s, which this script has not created so far; they go "
+            "along in its snapshots as they were",
+            ", ".join(repr(key.spec.key) for key in self._keys.values()),
+        )
 
     def take(self, message: m.Create, units: Sequence[tuple[int, int]]) -> Taken | None:
         """Return what this server is to have of a key; ``None`` if that is nothing, or the key is new.
@@ -206,18 +260,24 @@ class Resumption:
         else:
             recut = DenseRecut(message.spec, message.shard, units)
         # One after the other: of the others' no more than a server's part is ever in memory.
-        for chain in self._chains:
+        for part in self._parts[was.key_id]:
             # Nor read: a large key may be on many servers.
-            if not any(key.key_id == was.key_id and recut.wants(key) for key in chain.header.keys):
-                continue
-            snapshot = chain.load({was.key_id})
-            for key in snapshot.header.keys:
-                recut.add(key, snapshot.arrays)
+            if recut.wants(part.key):
+                recut.add(*self._load(part))
         # All of them, before the server has anything of the key: what is missing is told now, and not when
         # half of the key is there.
         arrays = list(recut.arrays())
         nobody = [0] * self._layout.clients  # clients of another job have pushed nothing yet
         return Taken([UnitRecord(lo, nobody, nobody, count) for lo, count in recut.updates], arrays)
+
+    def _load(self, part: _Part) -> tuple[KeyRecord, list[Array]]:
+        """Read a part; return it as a base would have it."""
+        chain = self._chains[part.chain]
+        # Of the base alone: links have what has changed since, and this has not.
+        if part.left is not None:
+            return part.key, chain.load_left(part.left)
+        snapshot = chain.load({part.key.key_id})
+        return snapshot.header.keys[0], snapshot.arrays
 
     def _number_of(self, message: m.Create) -> int:
         """Return the number that a key of the script had last in the former job."""
@@ -250,6 +310,39 @@ def _check_same(message: m.Create, was: KeyRecord) -> None:
             f"{message.mode} here, but the snapshots have {was.spec.describe()} in one of the mode "
             f"{was.mode}; a job is resumed with the same model, the keys in the same order"
         )
+
+
+def _parts_of(chains: Sequence[SavedChain]) -> dict[int, list[_Part]]:
+    """Return by number the parts of each key that a job goes on with."""
+    taken: dict[int, list[_Part]] = {}
+    left: dict[int, list[_Part]] = {}
+    for index, chain in enumerate(chains):
+        for key in chain.header.keys:
+            taken.setdefault(key.key_id, []).append(_Part(index, key))
+        for number, key in enumerate(chain.left):
+            left.setdefault(key.key_id, []).append(_Part(index, key, number))
+    return {
+        number: _newest_parts(taken.get(number, []), left.get(number, [])) for number in {**taken, **left}
+    }
+
+
+def _newest_parts(taken: list[_Part], left: list[_Part]) -> list[_Part]:
+    """Return those of a key's parts that come to all of it, rather of the former job than of one before."""
+    # A server that had not saved the key since it was created has what it was before instead. Cut alike,
+    # both make one key, somewhat apart as snapshots are.
+    beside = [part for part in left if not any(_have_common(part.key, each.key) for each in taken)]
+    together = [*taken, *beside]
+    if _is_whole(part.key for part in together) or not _is_whole(part.key for part in left):
+        return together
+    # Cut otherwise, parts of both would leave gaps. What was pushed in the seconds between two servers'
+    # snapshots is lost, and no more.
+    return left
+
+
+def _have_common(one: KeyRecord, other: KeyRecord) -> bool:
+    """Return whether two parts have elements in common, or cannot be parts of one key."""
+    begin, end = max(one.shard[0], other.shard[0]), min(one.shard[1], other.shard[1])
+    return one.spec != other.spec or begin < end
 
 
 def _name(key: KeyRecord) -> tuple[int, Key]:
@@ -289,7 +382,10 @@ def _units(keys: Sequence[KeyRecord]) -> list[UnitRecord]:
     return [unit for key in keys for unit in key.units]
 
 
-def _is_whole(keys: Sequence[KeyRecord]) -> bool:
+def _is_whole(parts: Iterable[KeyRecord]) -> bool:
     # Snapshots of servers may be of different moments. Pieces have two numbers each, and no two servers
     # have the same one.
-    return sum(key.shard[1] - key.shard[0] for key in keys) >= 2 * keys[0].spec.partitions
+    keys = [*parts]
+    return bool(keys) and sum(key.shard[1] - key.shard[0] for key in keys) >= (
+        2 * keys[0].spec.partitions or math.prod(keys[0].spec.shape)
+    )

@@ -43,7 +43,8 @@ def problem_of(header: Header, num_bytes: int) -> str:
         header: The header.
         num_bytes: How many bytes of arrays follow it.
     """
-    for key in header.keys:
+    keys = [*header.keys, *header.left]
+    for key in keys:
         # There is nothing before a base, of which something can have changed.
         if not header.link and is_link_part(key.spec, {each.index for each in key.arrays}):
             return f"of key {key.spec.key!r} what has changed is there, and not what has not"
@@ -55,7 +56,7 @@ def problem_of(header: Header, num_bytes: int) -> str:
     if len({key.key_id for key in header.keys}) < len(header.keys):
         return "two keys have one number"
     # Of all keys together: which array has the wrong size, bytes do not tell.
-    described = sum(each.size * ITEMSIZES[each.dtype] for key in header.keys for each in key.arrays)
+    described = sum(each.size * ITEMSIZES[each.dtype] for key in keys for each in key.arrays)
     # Too many are as wrong as too few: some array would have been read from another's place.
     return "" if described == num_bytes else f"{num_bytes} bytes of arrays are there instead of {described}"
 

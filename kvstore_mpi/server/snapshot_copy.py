@@ -97,8 +97,8 @@ class Copy:
         self._sizes[key_id] = sum(array.nbytes for _, array in contents)
         return self._sizes[key_id]
 
-    def copied(self, job: str, layout: saved.Layout) -> Copied:
-        """Return the copy, once it is whole."""
+    def copied(self, job: str, layout: saved.Layout, waits: list[int]) -> Copied:
+        """Return the copy, once it is whole; ``waits``: of the header."""
         specs = {
             # With the newest learning rate: a job that is resumed begins where a schedule was, also if
             # its script says nothing.
@@ -107,8 +107,8 @@ class Copy:
             ).to_dict()
             for number, spec in self._specs.items()
         }
-        chain, link = self._chain.next(link=self._is_link)
+        place = self._chain.next(link=self._is_link)
         # A copy of the list: keys are given up while the thread writes.
         retired = list(self._state.keys.retired.numbers)
-        header = saved.Header(job, layout, self._incarnations, specs, self._keys, chain, link, retired)
+        header = saved.Header(job, layout, self._incarnations, specs, self._keys, *place, retired, waits)
         return Copied(saved.Snapshot(header, self._arrays), self._marks, self._sizes)

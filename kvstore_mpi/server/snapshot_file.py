@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
     from pathlib import Path
 
+    from kvstore_mpi.server.snapshot_records import KeyRecord
+
 Array = np.ndarray[Any, Any]
 
 MAGIC = b"KVMPIsn1"
@@ -113,9 +115,9 @@ class SavedFile:
         self.stream = stream
         # Once: a job that is resumed reads key after key, and going over all arrays for each of them would
         # cost as much as the square of their number.
-        self._starts: dict[int, int] = {}
-        for key in header.keys:
-            self._starts[key.key_id] = start
+        self._starts: list[int] = []  # of keys, and behind them of those that are left
+        for key in (*header.keys, *header.left):
+            self._starts.append(start)
             start += sum(record.size * ITEMSIZES[record.dtype] for record in key.arrays)
 
     def load(self, wanted: Container[int] | None = None) -> Snapshot:
@@ -124,18 +126,38 @@ class SavedFile:
         Raises:
             ConfigurationError: Somebody has cut the file off since it was opened.
         """
-        keys = [key for key in self.header.keys if wanted is None or key.key_id in wanted]
-        arrays: list[Array] = []
-        for key in keys:
-            self.stream.seek(self._starts[key.key_id])
-            for record in key.arrays:
-                array: Array = np.empty(record.size, record.dtype)
-                content = self.stream.read(array.nbytes)
-                if len(content) < array.nbytes:
-                    raise ConfigurationError("it has become shorter since it was opened")
-                _bytes(array)[:] = content
-                arrays.append(array)
-        return Snapshot(msgspec.structs.replace(self.header, keys=keys), arrays)
+        keys, arrays = [], []
+        for position, key in enumerate(self.header.keys):
+            if wanted is None or key.key_id in wanted:
+                keys.append(key)
+                arrays += self._arrays(position, key)
+        return Snapshot(msgspec.structs.replace(self.header, keys=keys, left=[]), arrays)
+
+    def load_left(self, number: int) -> list[Array]:
+        """Read the arrays of the ``number``-th part in ``header.left``.
+
+        Raises:
+            ConfigurationError: As of ``load``.
+        """
+        return self._arrays(len(self.header.keys) + number, self.header.left[number])
+
+    def _arrays(self, position: int, key: KeyRecord) -> list[Array]:
+        place, arrays = self._starts[position], []
+        for record in key.arrays:
+            array: Array = np.empty(record.size, record.dtype)
+            self._read(_bytes(array), place)
+            place += array.nbytes
+            arrays.append(array)
+        return arrays
+
+    def _read(self, content: memoryview, place: int) -> None:
+        while content:
+            # At a place, and not at that of the stream: a server takes up keys while its writer reads those
+            # that are left.
+            num_bytes = os.preadv(self.stream.fileno(), [content], place)
+            if not num_bytes:
+                raise ConfigurationError("it has become shorter since it was opened")
+            content, place = content[num_bytes:], place + num_bytes
 
 
 class SavedChain:
@@ -144,6 +166,7 @@ class SavedChain:
     Attributes:
         path: Of the base.
         header: Of the newest of them.
+        left: Parts of keys that the base has of the job before its own.
     """
 
     def __init__(self, path: Path, files: Sequence[SavedFile]) -> None:
@@ -151,6 +174,7 @@ class SavedChain:
         self.path = path
         # That of the newest: rules, counts and which keys there are hold as they were last.
         self.header = files[-1].header
+        self.left = files[0].header.left
         self._files = files
 
     def close(self) -> None:
@@ -173,6 +197,17 @@ class SavedChain:
         if problem:
             raise _unfit(self.path, problem, _START_ANEW)
         return folded
+
+    def load_left(self, number: int) -> list[Array]:
+        """Return the arrays of the ``number``-th part of ``left``.
+
+        Raises:
+            ConfigurationError: Somebody has cut the file off since it was opened.
+        """
+        try:
+            return self._files[0].load_left(number)
+        except ConfigurationError as error:
+            raise _unfit(self.path, f"{error}", _START_ANEW) from error
 
 
 def read(path: Path) -> Snapshot | None:

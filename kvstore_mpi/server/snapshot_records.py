@@ -100,6 +100,9 @@ class Header(msgspec.Struct, frozen=True):
         chain: Name of the base and all links that follow it.
         link: 0 of a base, which has everything; a link has of tables what has changed since the one before.
         retired: Numbers of keys that something else has taken the place of; some may be there still.
+        waits: Numbers of keys of the job that was resumed which the script had not created yet.
+        left: In a base, parts of such keys as that job had them, whose arrays follow those of ``keys``.
+            They may have been parts of other servers, and there may be several of a key.
     """
 
     job: str
@@ -116,6 +119,10 @@ class Header(msgspec.Struct, frozen=True):
     # Also of those that were freed: another server's snapshot may be of an earlier moment, and have them
     # still.
     retired: list[int] = []
+    waits: list[int] = []
+    # Apart from the keys, with which they have nothing in common but the file: how they were cut is not how
+    # this job's keys are.
+    left: list[KeyRecord] = []
 
 
 class Snapshot(NamedTuple):

@@ -62,6 +62,8 @@ class Snapshots:
         self._writer: threading.Thread | None = None
         self._failures = 0
         self._resumption: Resumption | None = None
+        self._waits: list[int] = []  # keys that were not taken up when the last one was begun
+        self._left: list[int] = []  # keys of which the next base keeps what the former job had
 
     @property
     def failing(self) -> bool:
@@ -89,14 +91,12 @@ class Snapshots:
             return
         if not (state.keys.all_filled() or dict(store.specs())):
             return
-        if self._waits(state):
-            return
         # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
         self._begun = now
         self._keys = {key.key_id for key in state.keys.all_filled()}
         # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
-        self._copy = Copy(state, store, self._chain)
+        self._copy = self._new_copy(state, store)
 
     def _has_news(self, state: ServerState) -> bool:
         """Return whether there are keys that the last snapshot does not have, and all have their values."""
@@ -105,25 +105,21 @@ class Snapshots:
         # But not while more keys come, or each would be written once with every other.
         filled = state.keys.all_filled()
         is_quiet, self._seen = len(filled) == self._seen, len(filled)
+        # Nor while keys of a former job are left, before the first is due: its files have all there is, and
+        # what is about to be created would be written twice.
+        if not self._keys and self._resumption is not None and self._resumption.waits:
+            return False
         return is_quiet and any(key.key_id not in self._keys for key in filled)
 
-    def _waits(self, state: ServerState) -> bool:
-        """Return whether a snapshot would take the place of what has a key that this server lacks."""
-        resumption = self._resumption
-        if resumption is None or not resumption.names or resumption.is_over:
-            return False
-        # By a push and not by a time: a script takes as long as it likes to make its keys. By one of client
-        # 0, whose rank 0 makes them: others may push what there is while it is at the next one. It stays
-        # so, and the warning is given once.
-        resumption.is_over = any(unit.pushed[0] for key in state.keys for unit in key.distinct_units)
-        if resumption.is_over:
-            # The script trains without them. It may have dropped them, and what it trains is to be saved.
-            log.warning(
-                "snapshots are without the keys %s until this script creates them: the job that is resumed "
-                "had them, and its files, if they are of another number of servers, stay",
-                ", ".join(resumption.names),
-            )
-        return not resumption.is_over
+    def _new_copy(self, state: ServerState, store: ShardStore) -> Copy:
+        """Begin a copy, and note what goes along with it."""
+        if self._resumption is not None:
+            self._resumption.tell_of_left()
+            waits = self._resumption.waits
+            # Also what has been taken up since the one before: other servers may not have saved it yet, and
+            # a job that ends now has it from all of them as it was.
+            self._left, self._waits = sorted({*self._waits, *waits}), waits
+        return Copy(state, store, self._chain)
 
     def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> bool:
         """A key is created: if it waits in the job that was resumed, take it up; say whether it did.
@@ -146,7 +142,7 @@ class Snapshots:
         """Copy some more of the snapshot that is being taken; when all is there it is written."""
         if self._copy is not None and self._copy.go_on(self.copy_bytes):
             # By a thread, with copies alone: a slow disk must not hold up the rounds.
-            self._start_to_write(self._copy.copied(self._job, self._layout))
+            self._start_to_write(self._copied(self._copy))
             self._copy = None
 
     def save(self, state: ServerState, store: ShardStore) -> None:
@@ -157,17 +153,17 @@ class Snapshots:
         """
         if self._resumption is not None:
             self._resumption.tell_of_new(over=True)
-        # A script that has not trained anything leaves what it would have gone on from as it is.
-        if self._waits(state):
-            return
         # Two writers would have one draft each, and the older one might be renamed last.
         if self._writer is not None:
             self._writer.join()
         # Anew, although one may be under way: that is of an earlier moment, and may lack the last pushes.
-        copy = Copy(state, store, self._chain)
+        copy = self._new_copy(state, store)
         # In one go: no message comes any more that would have to wait.
         copy.go_on(math.inf)
-        self._write(copy.copied(self._job, self._layout), is_last=True)
+        self._write(self._copied(copy), is_last=True)
+
+    def _copied(self, copy: Copy) -> Copied:
+        return copy.copied(self._job, self._layout, self._waits)
 
     def _start_to_write(self, copied: Copied) -> None:
         self._writer = threading.Thread(
@@ -183,12 +179,15 @@ class Snapshots:
         return file.read(self._path)
 
     def _put(self, snapshot: Snapshot) -> None:
+        # A link is of the own chain, with whose base all this was done.
+        if snapshot.header.link:
+            file.write(self._path, snapshot)
+            return
+        if self._resumption is not None:
+            # Read here, beside the server's work: it may be as much as a shard, and nothing changes it.
+            snapshot = self._resumption.with_left(snapshot, self._left)
         file.write(self._path, snapshot)
-        # A link is of the own chain, with whose base this was done. Keys that are still to come are nowhere
-        # else, and that they came afterwards other servers may not have saved yet.
-        lacks_keys = self._resumption is not None and self._resumption.is_over
-        if not snapshot.header.link and not lacks_keys:
-            sets.remove_older(self._folder, self._layout.servers)
+        sets.remove_older(self._folder, self._layout.servers)
 
     def _write(self, copied: Copied, *, is_last: bool = False) -> None:
         try:
@@ -198,26 +197,26 @@ class Snapshots:
             # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
             self._saved = self._begun  # no other is begun while one is written
-        except OSError as error:
+        # Training is worth more than its snapshot: what fails here is told, and ends nothing.
+        except (OSError, ConfigurationError) as error:
             self._chain.failed(copied)
             # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
+            reason = error.strerror if isinstance(error, OSError) else error
             # No warning: who goes on from what is there would learn only then what is lost.
             if is_last:
-                raise self._not_saved(error) from error
-            # Training is worth more than its snapshot. Once: a full disk stays full, and every minute of a
-            # night would be a line.
+                raise self._not_saved(reason) from error
+            # Once: a full disk stays full, and every minute of a night would be a line.
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            text = "no snapshot could be written to %s: %s; training goes on"
-            log.log(level, text, self._path, error.strerror)
+            log.log(level, "no snapshot could be written to %s: %s; training goes on", self._path, reason)
 
-    def _not_saved(self, error: OSError) -> NotSavedError:
+    def _not_saved(self, reason: object) -> NotSavedError:
         # As --resume will look for it: one whole set of all servers' files, or nothing.
         whole = sets.newest(self._folder)
         older = f"that before it is whole ({whole[0]})" if whole else "there is no whole one before it"
         return NotSavedError(
             f"server{self._layout.server}: the last snapshot could not be written to {self._path}: "
-            f"{error.strerror}; {older}"
+            f"{reason}; {older}"
         )
 
     def _check_folder(self) -> None:
@@ -286,6 +285,10 @@ class Snapshots:
             self._take_up(snapshot, state, store, give_optimizer)
         except KVStoreError as error:
             raise ConfigurationError(f"the snapshot {self._path} cannot be taken up: {error}") from error
+        # A key that came while the copy was made is in both lists, and its value is here.
+        waits = {*snapshot.header.waits} - {key.key_id for key in snapshot.header.keys}
+        if waits:
+            self._resumption = Resumption(self._newest(), self._layout, waits)
         log.info("took up %d keys from %s", len(snapshot.header.keys), self._path)
         return True
 
@@ -300,11 +303,12 @@ class Snapshots:
         give_optimizer: Callable[[int, dict[str, Any]], None],
     ) -> None:
         """Open what all servers of a job have left; take up what lies where it was, and no tables."""
-        # One whole set or none: files of two sets would be of two trainings.
-        chains = [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
+        chains = self._newest()
         if not chains:
             raise self._nothing_to_resume()
         self._resumption = Resumption(chains, self._layout)
+        if self._resumption.waits:
+            self._due += self._every
         own = self._resumption.own()
         try:
             self._take_up(own, state, store, give_optimizer)
@@ -316,6 +320,11 @@ class Snapshots:
             self._folder,
             len(chains),
         )
+
+    def _newest(self) -> list[file.SavedChain]:
+        """Open what all servers of a job have saved: of the whole sets of files the newest."""
+        # One whole set or none: files of two sets would be of two trainings.
+        return [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
 
     def _nothing_to_resume(self) -> ConfigurationError:
         remedy = "give --snapshot-dir the folder of the job that is to go on, or leave out --resume"

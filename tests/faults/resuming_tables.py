@@ -1,4 +1,4 @@
-"""Trains a table for some steps; run under mpilaunch by ``test_resumption.py``."""
+"""Trains a table for some steps, and may train another one alone; run by ``test_resumption.py``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ if "CUTS" in os.environ:
 if "WAITS" in os.environ:
     kv._worker.load_row_states = wait_in_a_cut
 kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.5))
+if "BESIDE" in os.environ:
+    kv.init("beside", mx.nd.zeros(SHAPE).tostype("row_sparse"))
+    kv.push("beside", mx.nd.sparse.row_sparse_array((np.ones((1, 2), np.float32), [3]), shape=SHAPE))
+    kv.barrier()
+    if os.environ["BESIDE"] == "alone":
+        sys.exit()
 # A job that is resumed does not overwrite what there is by what it gives.
 kv.init("t", mx.nd.array(np.arange(46).reshape(SHAPE) + 100 * first).tostype("row_sparse"))
 for step in range(first, last):

@@ -44,6 +44,23 @@ def test_a_table_goes_on_with_other_servers(start, tmp_path):
         assert {path.name for path in snapshots.glob("*.snapshot")} == bases
 
 
+@pytest.mark.thorough
+def test_a_table_that_one_job_does_not_train_is_there_in_the_next(start, tmp_path):
+    """With as many servers, whose files have the same names: it trains another one meanwhile."""
+    snapshots, result = tmp_path / "snapshots", tmp_path / "result.npy"
+    for beside, begin, more in (("", 0, ()), ("alone", 8, ("--resume",)), ("", 8, ("--resume",))):
+        options = ("--snapshot-dir", snapshots, *more)
+        environment = {"STEPS": f"{begin} {begin + 8}", "BESIDE": beside}
+        job = start(
+            result, (1, 2, 2), script="resuming_tables.py", options=options, environment=environment
+        )
+        code, said = job.end()
+        assert code == 0, said[-3000:]
+        left = "the job that is resumed had the keys 't', which this script has not created"
+        assert said.count(left) == (beside == "alone")
+    np.testing.assert_array_equal(np.load(result), expected(16))
+
+
 def test_a_job_of_one_client_goes_on_with_all_of_its_keys(start_here, tmp_path):
     """Without snapshots the workers would sum the dense key, and the table after its first 20 steps."""
     result, weight, momentum = tmp_path / "result.npy", 0.0, 0.0

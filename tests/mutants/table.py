@@ -31,6 +31,7 @@ AREAS = (
     "launcher",
     "hosts",
     "files",
+    "resumption",
     "strangers",
     "seeing",
     "operations",

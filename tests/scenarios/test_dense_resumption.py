@@ -82,3 +82,17 @@ def test_a_job_goes_on_with_other_servers_and_slices(tmp_path):
         # Nor does what is given count, or what a worker had before the first step.
         assert found[1][rank][0][0] == found[0][rank][0][-1]
     assert found[-1][0][1] == expected[0][1]
+
+
+def test_a_job_leaves_keys_to_the_one_after_it(tmp_path):
+    """Which has them as the one before it left them, wherever they lay meanwhile."""
+    with job(2) as cluster:
+        uncut = cluster.on_all(lambda worker: train(worker, range(6)))
+    some = {key: SIZES[key] for key in ("a", "b")}
+    for servers, steps, sizes in ((2, range(3), SIZES), (3, range(50, 52), some), (2, range(3, 6), SIZES)):
+        with job(servers, snapshot_dir=str(tmp_path), resume=steps.start > 0) as cluster:
+            last = cluster.on_all(lambda worker, steps=steps, sizes=sizes: train(worker, steps, sizes))
+        assert not cluster.errors
+    for (seen, _), (expected, _) in zip(last, uncut):
+        for key in SIZES.keys() - some.keys():
+            assert [each[key] for each in seen[1:]] == [each[key] for each in expected[4:]]

@@ -207,29 +207,6 @@ def test_former_snapshots_stay_until_all_servers_have_written(old, tmp_path):
     assert newest(tmp_path) == [tmp_path / name for name in NEW]
 
 
-def test_no_snapshot_is_taken_before_all_tables_are_taken_up(old, tmp_path, caplog):
-    """It would take the place of those that have them; a script that has dropped one is told once."""
-    spec = table(None, 400, "float32", (MOD, 6))
-    job = TableJob(tmp_path, 3, job="b")
-    job.resume()
-    job.create(replace(spec, key="u"), key_id=7)
-    job.save()
-    assert files(tmp_path) == OLD
-    job.push([1], 1, key_id=7)
-    for _ in range(2):
-        job.save()
-    new, *said = [record.message for record in caplog.records]
-    assert len(said) == 3
-    assert "the keys 'u' begin as the script has them" in new
-    assert all("without the keys 't' until this script creates them" in each for each in said)
-    assert {*NEW, *OLD} <= {*files(tmp_path)}
-    # It comes after all: the files are still open, and there for a job after this one.
-    job.create(spec)
-    assert {row: found[1:] for (key, row), found in job.content().items() if key == 0} == {
-        row: found[1:] for (_, row), found in old.content().items()
-    }
-
-
 # --- keys that snapshots lack ---
 
 
