@@ -37,7 +37,8 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         alpha_machine: That the ranks of one machine touch together.
         alpha_job: That all ranks touch together.
         predicted_bytes: That the workers of a machine send and receive of this key in a step, to and from
-            each other and the servers, wherever these are; ``None`` before its density is known.
+            each other and the servers, wherever these are, of a dense key the values alone; ``None`` before
+            its density is known.
         measured_bytes: The same, as counted; ``None`` if nothing has been.
         computed: ``measured_bytes`` is what the cost model says of sums that have been made: what MPI and
             shared memory move for a sum is counted by nobody.

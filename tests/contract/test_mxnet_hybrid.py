@@ -228,8 +228,11 @@ def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
     """Up and down once in a step; of those that MPI sums they are computed, and here is one machine."""
     store = KVStoreMPI("sync", job(dense="servers", routes="*bias=allreduce").workers[0])
     train(make_net(sparse=False), store)
-    measured = {each.rows * each.row_bytes: each.measured_bytes for each in store.plan().keys}
+    plan = store.plan()
+    measured = {each.rows * each.row_bytes: each.measured_bytes for each in plan.keys}
     assert measured == {176: 2 * 176, 96: 2 * 96, 12: 0}
+    # However small: what goes beside the values they have in common.
+    assert [each.predicted_bytes for each in plan.keys] == [each.measured_bytes for each in plan.keys]
     assert store.plan().measured_bytes == 2 * (176 + 96)
     assert [each.row_bytes for each in store.plan().keys if each.computed] == [12]
 

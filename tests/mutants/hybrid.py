@@ -386,4 +386,11 @@ MUTANTS = [
         "        if (count := self.of(key)) > 10 and ",
         ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
     ),
+    Mutant(
+        "of small keys heads are predicted that they have in common",
+        "kvstore_mpi/adapters/mxnet/tables/plan.py",
+        "        prices=Prices(wire=Wire(0, 0, 0)),",
+        "        prices=Prices(),",
+        _KEYS,
+    ),
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
-from kvstore_mpi.hybrid.cost import Cluster, Pull, Table
+from kvstore_mpi.hybrid.cost import Cluster, Pull, Table, Wire
 from kvstore_mpi.hybrid.density import DENSE, density_of
 from kvstore_mpi.hybrid.plan import KeyPlan, Plan, plan_key
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, DENSE_SERVERS, ROWS_ALLREDUCE, ROWS_SERVERS, Prices
@@ -73,7 +73,9 @@ def _dense_plan(exchange: Exchange, key: Key, staging: Staging) -> KeyPlan:
         Table(1, num_bytes),
         density=DENSE,
         cluster=cluster,
-        prices=Prices(),
+        # Values alone, as they are counted: small keys share a message, so that of each little goes beside
+        # its values, where pieces of tables have heads of their own.
+        prices=Prices(wire=Wire(0, 0, 0)),
         forced=_is_forced(exchange, key),
         measured_bytes=measured,
         was_summed=staging.was_pushed and way.route.by_workers,
