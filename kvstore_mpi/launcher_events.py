@@ -1,5 +1,7 @@
 """What a rank tells the launcher of itself: lines on a named pipe in the job's private directory.
 
+And how any process begins a line of its log that the launcher looks for.
+
 Standard library only, for every rank pays for it.
 """
 
@@ -11,6 +13,9 @@ from pathlib import Path
 
 EVENTS = "events"
 """Name of the pipe."""
+
+CANNOT_CONNECT = "cannot connect to "
+"""What a process's log says before whom it does not reach, and why: it has nobody else to tell that."""
 
 
 def tell(directory: str | Path, rank: tuple[int, int, int], event: str, **more: object) -> None:

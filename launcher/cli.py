@@ -44,7 +44,7 @@ from mpilaunch.jobspec import (
 from mpilaunch.leaders import with_leaders
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
-from mpilaunch.outcome.report import describe
+from mpilaunch.outcome.report import describe, explained
 from mpilaunch.outcome.result import Result
 from mpilaunch.outlet import Outlets
 from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan
@@ -325,7 +325,7 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
                 observer=observer,
                 output_failed=outlets.failed,
             )
-        verdict = supervisor.run()
+        verdict = explained(supervisor.run(), printer.tails)
         if folder:
             recorded = Path(paths.trace_dir)
             problems = [] if sites is None else gather(each_once(hosts), recorded, Path(folder))

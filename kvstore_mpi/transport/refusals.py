@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 
+from kvstore_mpi.launcher_events import CANNOT_CONNECT
 from kvstore_mpi.wire.occasional import Occasional
 
 logger = logging.getLogger(__name__)
@@ -44,4 +45,4 @@ class Refusals:
         That nobody listens there any more says nothing of the network: sessions notice who has gone.
         """
         if error != errno.ECONNREFUSED:
-            self.say("unreachable", f"cannot connect to {endpoint}: {os.strerror(error)}")
+            self.say("unreachable", f"{CANNOT_CONNECT}{endpoint}: {os.strerror(error)}")

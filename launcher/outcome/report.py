@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.launcher_events import CANNOT_CONNECT
 from mpilaunch.outcome.exit_codes import DEFECT, REMEDIES
 from mpilaunch.outcome.root_cause import (
     Failure,
@@ -28,7 +30,36 @@ _HOST_LOST = (
     "start the job again when the host is back, or without it; what has run on a host that is lost is not "
     "started again within a job"
 )
+_LOOK_AT_NETWORK = (
+    "look at the routes and firewalls between these hosts, or choose another network with --interface"
+)
 _RULE = "-" * 72
+_MOST_SAY = 3
+"""Of the processes that cannot connect: others are in the logs."""
+
+
+def explained(verdict: Verdict, tails: Mapping[str, Sequence[str]]) -> Verdict:
+    """Return a verdict whose cause says who does not reach others, and why, if all it tells is a loss.
+
+    Args:
+        verdict: How the job has ended.
+        tails: The last lines of each process.
+    """
+    cause = verdict.cause
+    # What was not waited for explains itself, and a network that was away for a while had its end.
+    if cause is None or not cause.is_secondary:
+        return verdict
+    said = [
+        f"{who} {CANNOT_CONNECT}{why}"
+        for who, tail in tails.items()
+        for why in [line.rpartition(CANNOT_CONNECT)[2] for line in tail if CANNOT_CONNECT in line][-1:]
+    ]
+    if not said:
+        return verdict
+    text = "; ".join([cause.text, *said[:_MOST_SAY]])
+    told = replace(cause, text=text, remedy=cause.remedy or _LOOK_AT_NETWORK)
+    failures = tuple(told if each is cause else each for each in verdict.failures)
+    return replace(verdict, cause=told, failures=failures)
 
 
 def describe(

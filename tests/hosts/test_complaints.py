@@ -165,6 +165,24 @@ def test_hosts_that_ssh_does_not_trust_or_that_do_not_trust_us(cluster, job, tmp
     assert line_with(said, "host node0", "Permission denied", "ssh-copy-id node0")
 
 
+def test_a_rank_from_which_no_route_leads_to_the_scheduler(cluster, job):
+    """Why it has not come is said with the error that says so, and not in its own log alone."""
+    script = cluster.folder / "cut.py"
+    route = ["unreachable", "10.77.0.1/32"]
+    cut = f"subprocess.run(['ip', 'route', 'add', *{route}], check=True)"
+    script.write_text(
+        f"import os, subprocess\nif os.environ['KVMPI_CLIENT'] == '1':\n    {cut}\n" + JOINS.read_text()
+    )
+    code, said, _ = job(*TWO, "--set", "connect_timeout=5", script=script)
+    cluster.run("node1", ["ip", "route", "del", *route])
+    assert code == 69, said
+    assert line_with(
+        said, "mpilaunch|   ", "missing: client1.0", "client1.0 cannot connect to tcp://10.77.0.1"
+    )
+    assert line_with(said, "what to do: look at the routes and firewalls between these hosts")
+    cluster.check_nothing_left()
+
+
 def test_a_start_that_hangs(cluster):
     """Who is missing is said, with its host."""
     script = cluster.folder / "late.py"

@@ -68,6 +68,20 @@ MUTANTS = [
         _RECONNECTION,
     ),
     Mutant(
+        "why a process cannot connect stands in its own log alone",
+        "launcher/outcome/report.py",
+        "    if not said:",
+        "    if said:",
+        ("unit/test_launcher_mpi.py",),
+    ),
+    Mutant(
+        "who explains himself is explained by others",
+        "launcher/outcome/report.py",
+        "    if cause is None or not cause.is_secondary:",
+        "    if cause is None:",
+        ("unit/test_launcher_mpi.py",),
+    ),
+    Mutant(
         "a peer that has ended counts as a network that does not lead there",
         "kvstore_mpi/transport/refusals.py",
         "if error != errno.ECONNREFUSED:",

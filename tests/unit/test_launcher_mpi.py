@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -186,6 +187,31 @@ def test_the_block_names_the_cause():
         "exit code 137",
     ):
         assert part in text
+
+
+def test_who_does_not_reach_the_others_says_why_in_the_line_of_the_cause():
+    """They say that it has not come; of what ends by itself nothing is said but that."""
+    late = Failure("client0.0", 69, 1.0, "vm", 41, "DeadlineError", "missing: client1.0")
+    other = Failure("scheduler", 69, 2.0)
+    why = "tcp://10.0.0.1:99: No route to host"
+    tails = {
+        "client0.0": ["it waits"],
+        "client1.0": ["WARNING log: cannot connect to tcp://10.0.0.1:9: Invalid argument", "x"],
+        "client1.1": [f"WARNING log: cannot connect to tcp://a: b, cannot connect to {why}", "x"],
+    }
+    verdict = report.explained(Verdict(Reason.FAILURE, 69, late, (late, other)), tails)
+    text = describe(verdict, tails)
+    both = "client1.0 cannot connect to tcp://10.0.0.1:9: Invalid argument; client1.1 cannot connect to "
+    assert f"  DeadlineError: missing: client1.0; {both}{why}\n" in text
+    assert "what to do: look at the routes and firewalls between these hosts" in text
+    assert "then failed, too: scheduler exit code 69\n" in text
+    for cause in (replace(late, code=1), replace(late, error="LeaseExpiredError"), None):
+        own = Verdict(Reason.FAILURE, 69, cause)
+        assert report.explained(own, tails) == own
+    quiet = Verdict(Reason.FAILURE, 69, late, (late,))
+    assert report.explained(quiet, {"client0.0": ["it waits"]}) == quiet
+    many = {f"client{number}.0": tails["client1.0"] for number in range(9)}
+    assert report.explained(quiet, many).cause.text.count("cannot connect") == 3
 
 
 def test_the_block_of_a_timeout_and_of_a_signal():
