@@ -33,7 +33,7 @@ class KVStoreError(Exception):
 
 
 class UsageError(KVStoreError):
-    """The store was called in a way that cannot work."""
+    """The store or a command was called in a way that cannot work; so is one with a file that is wrong."""
 
     exit_code = 64
 

@@ -44,8 +44,7 @@ def check_profile(path: str) -> None:
     """Read the file of ``--collective-profile``, if it names one, before ranks do.
 
     Raises:
-        UsageError: It cannot be read.
-        ConfigurationError: It is no profile.
+        UsageError: It cannot be read, or is no profile.
     """
     if path not in ("", MEASURE):
         decode(read_text(path, "--collective-profile").encode(), path)

@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 
 SECRET_BYTES = 32
 _HEX = re.compile(rb"\s*([0-9a-f]{%d})\s*" % (2 * SECRET_BYTES))
@@ -31,7 +31,7 @@ def job_record(job: str, secret_file: str) -> bytes:
         secret_file: Where its secret is; empty if it is to be made.
 
     Raises:
-        ConfigurationError: The file cannot be read, others can read it, or there is no secret in it.
+        UsageError: The file cannot be read, others can read it, or there is no secret in it.
     """
     secret = _read(secret_file) if secret_file else make_secret()
     return json.dumps({"job": job, "secret": secret}).encode()
@@ -44,15 +44,15 @@ def _read(path: str) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_MOST_BYTES) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        raise ConfigurationError(f"--secret-file {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"--secret-file {path} cannot be read: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigurationError(
+        raise UsageError(
             f"--secret-file {path} can be read or written by others (mode {stat.S_IMODE(mode):04o}): "
             "say chmod 400, or defaultMode: 0400 on Kubernetes"
         )
     found = _HEX.fullmatch(text)
     if found is None:
-        raise ConfigurationError(
+        raise UsageError(
             f"--secret-file {path} has no secret, {2 * SECRET_BYTES} hexadecimal digits: "
             f"make one with openssl rand -hex {SECRET_BYTES}"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvstore_mpi import private_files
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.chrome import chrome_trace
@@ -142,14 +142,14 @@ def summary_of(folder: Path, command: str) -> Summary:
     """Return the figures of a run of which the trace is in a folder.
 
     Raises:
-        ConfigurationError: There is none, or it is of another version of this package.
+        UsageError: There is none, or it is of another version of this package.
     """
     try:
         timelines = link(parts.read_parts(folder))
-    except OSError as error:
-        raise ConfigurationError(f"the trace in {folder} cannot be read: {error}") from error
+    except (OSError, ConfigurationError) as error:
+        raise UsageError(f"the trace in {folder} cannot be read: {error}") from error
     if not timelines:
-        raise ConfigurationError(f"{folder} has neither {REPORT} nor the parts of a trace")
+        raise UsageError(f"{folder} has neither {REPORT} nor the parts of a trace")
     return summarise(_reports(timelines), command)
 
 

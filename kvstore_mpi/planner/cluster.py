@@ -58,7 +58,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.digests import digest
 from kvstore_mpi.planner.store_costs import SLICE_S, Rows, ServedRows
 
@@ -320,16 +320,16 @@ def read_cluster(text: str, where: str = "this text") -> Cluster:
     """Read the TOML of a cluster.
 
     Raises:
-        ConfigurationError: It is none; ``where`` says where the text is from.
+        UsageError: It is none; ``where`` says where the text is from.
     """
     how = "mpilaunch measure-links writes one"
     try:
         said = msgspec.toml.decode(text)
         cluster = msgspec.convert(said, Cluster).checked()
     except (msgspec.DecodeError, ValueError, UsageError) as error:
-        raise ConfigurationError(f"{where} describes no cluster: {error}; {how}") from error
+        raise UsageError(f"{where} describes no cluster: {error}; {how}") from error
     if not said:
-        raise ConfigurationError(f"{where} describes no cluster: it is empty; {how}")
+        raise UsageError(f"{where} describes no cluster: it is empty; {how}")
     return cluster
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 
 MOST_EPOCHS = 1e9
 """Of a run: no training has as many, and what is multiplied by more can no longer be shown in a table."""
@@ -128,23 +128,23 @@ def read_curve(text: bytes, where: str = "this text") -> EpochsCurve:
         where: Where the text is from, for the error.
 
     Raises:
-        ConfigurationError: It is no curve.
+        UsageError: It is no curve.
     """
     how = "make one with mpilaunch measure-epochs"
     try:
         curve = msgspec.json.decode(text, type=EpochsCurve)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{where} is no curve of epochs: {error}; {how}") from error
+        raise UsageError(f"{where} is no curve of epochs: {error}; {how}") from error
     batches = [point.batch for point in curve.points]
     runs = [each for point in curve.points for each in point.epochs]
     if not batches or batches != sorted(set(batches)) or batches[0] < 1:
-        raise ConfigurationError(
+        raise UsageError(
             f"{where} is no curve of epochs: it needs batches of 1 or more, each once, ascending; {how}"
         )
     if not all(point.epochs for point in curve.points) or any(
         each is not None and not 0 < each <= MOST_EPOCHS for each in runs
     ):
-        raise ConfigurationError(
+        raise UsageError(
             f"{where} is no curve of epochs: each batch needs one run or more, and a run null, or "
             f"epochs above 0 and at most {MOST_EPOCHS:g}; {how}"
         )

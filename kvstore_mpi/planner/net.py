@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import Parts
 from kvstore_mpi.planner.digests import digest
 
@@ -88,12 +88,12 @@ def read_net(text: bytes, where: str = "this text") -> Net:
     """Read the JSON of a net.
 
     Raises:
-        ConfigurationError: It is none; ``where`` says where the text is from.
+        UsageError: It is none; ``where`` says where the text is from.
     """
     try:
         net = msgspec.json.decode(text, type=Net)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(
+        raise UsageError(
             f"{where} is no profile of a net: {error}; mpilaunch plan --profile writes one, and reads a "
             "symbol of MXNet's with --shape"
         ) from error
@@ -105,16 +105,16 @@ def check_net(net: Net, where: str) -> None:
     """Make sure that a net can be planned for.
 
     Raises:
-        ConfigurationError: It cannot; the text names the first thing that is wrong.
+        UsageError: It cannot; the text names the first thing that is wrong.
     """
     for layer in net.layers:
         numbers = (layer.num_bytes, layer.forward_s, layer.backward_s, layer.rows - 1, layer.touched)
         if min(numbers) < 0 or max(layer.touched, layer.touched_by_all) > 1:
-            raise ConfigurationError(
+            raise UsageError(
                 f"{where}: layer {layer.name!r} needs bytes and seconds of 0 or more, 1 row or more, and "
                 "shares of rows between 0 and 1"
             )
     if not net.layers or net.batch < 1 or net.samples < 1 or net.step_s <= 0 or net.other_s < 0:
-        raise ConfigurationError(
+        raise UsageError(
             f"{where}: a net needs a layer, a batch and samples of 1 or more, and a step that takes time"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.planner.planning import Plan
 from kvstore_mpi.planner.workers import ModelParallel
 
@@ -36,18 +36,18 @@ def read_plan(
         cluster: The same.
 
     Raises:
-        ConfigurationError: It is no plan.
+        UsageError: It is no plan.
         MismatchError: It is for another net or cluster.
     """
     try:
         plan = msgspec.json.decode(text, type=Plan)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{where} is no plan: {error}; {_HOW}") from error
+        raise UsageError(f"{where} is no plan: {error}; {_HOW}") from error
     if not plan.options:
-        raise ConfigurationError(f"{where} is no plan: it has no options; {_HOW}")
+        raise UsageError(f"{where} is no plan: it has no options; {_HOW}")
     counts = [(each.configuration.data, each.configuration.ways) for each in plan.options]
     if min(map(min, counts)) < 1:
-        raise ConfigurationError(f"{where} is no plan: an option has no worker, or no device; {_HOW}")
+        raise UsageError(f"{where} is no plan: an option has no worker, or no device; {_HOW}")
     if net is not None and net.digest != plan.net_digest:
         raise MismatchError(
             f"{where} is a plan for net {plan.net!r} ({plan.net_digest}) and not for {net.name!r} "
@@ -75,15 +75,15 @@ def read_placement(text: bytes, where: str) -> ModelParallel:
     Devices that compute nothing are no part of a worker.
 
     Raises:
-        ConfigurationError: It is none, or on a single device; ``where`` says where the text is from.
+        UsageError: It is none, or on a single device; ``where`` says where the text is from.
     """
     try:
         placed = msgspec.json.decode(text, type=_Placed)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{where} is no placement: {error}") from error
+        raise UsageError(f"{where} is no placement: {error}") from error
     ways = sum(bool(each) for each in placed.order.values())
     if ways < 2 or placed.predicted_seconds <= 0:  # noqa: PLR2004  1 is no parallelism
-        raise ConfigurationError(
+        raise UsageError(
             f"{where} is a placement on {ways} device(s), in {placed.predicted_seconds:g} s: a worker of "
             "several devices needs 2 or more, and time; data parallelism alone needs no placement"
         )

@@ -196,9 +196,8 @@ def plan(
         seconds: Effort for each placement of the net's parts, about as many seconds of a processor.
 
     Raises:
-        UsageError: An argument does not fit, there are no such workers, or E is not known for any
-            configuration.
-        ConfigurationError: The net has numbers that cannot be.
+        UsageError: An argument does not fit, the net has numbers that cannot be, there are no such workers,
+            or E is not known for any configuration.
     """
     check_net(net, f"net {net.name!r}")
     check_question(net.batch, curve, model_parallel)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tensor_collectives import hosts, rings
 from kvstore_mpi.tensor_collectives.choice import SEGMENT_BYTES, Algorithm
 from kvstore_mpi.tensor_collectives.cost import Model, fit, rounds
@@ -151,7 +151,7 @@ def agree_on_profile(path: str, communicator: Communicator) -> Profile:
     if communicator.rank == 0:
         try:
             text = _profile_text(path, communicator)
-        except (OSError, ConfigurationError) as error:
+        except (OSError, UsageError) as error:
             text = _PROBLEM + str(error).encode(errors="replace")
     text = communicator.broadcast_bytes(text, 0)
     if text.startswith(_PROBLEM):  # told to all, for whichever rank ends first is the one that is shown

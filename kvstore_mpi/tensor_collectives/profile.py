@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.tensor_collectives.cost import Model, rounds
 
 MEASURE = "measure"
@@ -91,18 +91,18 @@ def decode(text: bytes, where: str) -> Profile:
         where: Where the text is from, for the error.
 
     Raises:
-        ConfigurationError: It is not a profile.
+        UsageError: It is not a profile.
     """
     try:
         saved = msgspec.json.decode(text, type=_Saved)
         costs: list[dict[str, Any]] = [{**saved.cached}, {**saved.memory}]
         models = [Model(**values) for values in costs]
     except (msgspec.DecodeError, TypeError) as error:
-        raise ConfigurationError(f"{where} is no profile of collectives: {error}; {_HOW}") from error
+        raise UsageError(f"{where} is no profile of collectives: {error}; {_HOW}") from error
     sizes = [size for size, _ in saved.library]
     numbers = [value for model in models for value in model] + [seconds for _, seconds in saved.library]
     if saved.ranks < 2 or len(sizes) < 2 or sizes != sorted(set(sizes)) or min(numbers) < 0:  # noqa: PLR2004
-        raise ConfigurationError(
+        raise UsageError(
             f"{where} is no profile of collectives: it needs two ranks or more, two sizes or more of the "
             f"library's in rising order, and no number below zero; {_HOW}"
         )

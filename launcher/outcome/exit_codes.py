@@ -26,7 +26,8 @@ STAY_WRONG = {64, 73, 78}
 
 REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
-    64: "the store was called in a way that cannot work; the message says how to call it",
+    64: "the store or a command was called in a way that cannot work, maybe with a wrong file; the message "
+    "says how to call it",
     69: "a process or the network was lost, and nobody else has reported why; see the logs of the others. "
     "If all were alive: each worker needs the same number of batches",
     70: DEFECT,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.tracing.parts import TRACE
 from kvstore_mpi.tracing.verdict import Summary
 from mpilaunch.options import finite, make_command_parser
@@ -64,7 +64,7 @@ def _percent(text: str) -> float:
 
 def _whole(summary: Summary, path: str) -> Figures:
     if summary.whole is None:
-        raise ConfigurationError(f"{path}: no worker has recorded a whole iteration")
+        raise UsageError(f"{path}: no worker has recorded a whole iteration")
     return summary.whole
 
 
@@ -72,7 +72,7 @@ def read(path: Path) -> Summary:
     """Read the report of a run.
 
     Raises:
-        ConfigurationError: There is none, or it is of another version of this package.
+        UsageError: There is none, or it is of another version of this package.
     """
     if path.name == TRACE:  # what it was merged of is beside it
         return summary_of(path.parent, str(path))
@@ -82,9 +82,7 @@ def read(path: Path) -> Summary:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Summary)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigurationError(
-            f"{file} is not the report of a run with mpilaunch --report: {error}"
-        ) from error
+        raise UsageError(f"{file} is not the report of a run with mpilaunch --report: {error}") from error
 
 
 def slower_by(first: Figures, second: Figures) -> float:

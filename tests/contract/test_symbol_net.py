@@ -13,7 +13,7 @@ from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import shape_of  # noq
 from kvstore_mpi.adapters.mxnet.parts.part_costs import structure_of  # noqa: E402
 from kvstore_mpi.adapters.mxnet.parts.segments import Net  # noqa: E402
 from kvstore_mpi.adapters.mxnet.parts.symbol_net import net_of_symbol  # noqa: E402
-from kvstore_mpi.errors import ConfigurationError  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.mxnet import parts_of  # noqa: E402
 from kvstore_mpi.planner import Roofline  # noqa: E402
 
@@ -75,9 +75,9 @@ def test_parts_can_be_placed():
 
 def test_a_text_that_is_no_symbol_and_inputs_that_do_not_fit_are_named():
     """With what to say instead."""
-    with pytest.raises(ConfigurationError, match=r"digits: .*; say --shape NAME:N,C"):
+    with pytest.raises(UsageError, match=r"digits: .*; say --shape NAME:N,C"):
         net_of(ONLY_MEMORY, shape=(4,))
-    with pytest.raises(ConfigurationError, match="broken: "):
+    with pytest.raises(UsageError, match="broken: "):
         net_of_symbol("{}", {"data": (1,)}, ONLY_MEMORY, name="broken", batch=1, samples=1)
 
 

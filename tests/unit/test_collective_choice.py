@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.delegating import DelegatingCommunicator
 
 from kvstore_mpi.comm.memory import memory_communicators
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tensor_collectives import hosts, rings
 from kvstore_mpi.tensor_collectives.calibration import agree_on_profile, measure
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
@@ -216,7 +216,7 @@ class TestSaved:
     )
     def test_what_is_no_profile_is_named(self, text):
         """With its file, and how to make one."""
-        with pytest.raises(ConfigurationError, match=r"my\.json is no profile .*kvstore_mpi\.calibrate"):
+        with pytest.raises(UsageError, match=r"my\.json is no profile .*kvstore_mpi\.calibrate"):
             decode(text, "my.json")
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 from mpilaunch.job_secret import job_record
 
 SECRET = "0123456789abcdef" * 4
@@ -43,7 +43,7 @@ def test_a_secret_that_is_made():
 @pytest.mark.parametrize("mode", [0o440, 0o404, 0o602], ids=oct)
 def test_a_file_that_others_can_read(mounted, mode):
     """What to do is said, and the secret is not."""
-    with pytest.raises(ConfigurationError, match=rf"secret .*mode {mode:04o}.*chmod 400") as caught:
+    with pytest.raises(UsageError, match=rf"secret .*mode {mode:04o}.*chmod 400") as caught:
         job_record("7", mounted(mode=mode))
     assert SECRET not in str(caught.value)
 
@@ -53,17 +53,17 @@ def test_a_file_that_others_can_read(mounted, mode):
 )
 def test_a_file_without_a_secret(mounted, text):
     """What it holds instead is not said: it may be another secret."""
-    with pytest.raises(ConfigurationError, match="64 hexadecimal digits") as caught:
+    with pytest.raises(UsageError, match="64 hexadecimal digits") as caught:
         job_record("7", mounted(text))
     assert not text or text not in str(caught.value)
 
 
 def test_what_is_no_file(tmp_path):
     """Nothing waits for whoever might write to a pipe."""
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         job_record("7", str(tmp_path / "none"))
-    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         job_record("7", str(tmp_path))
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(ConfigurationError, match="64 hexadecimal digits"):
+    with pytest.raises(UsageError, match="64 hexadecimal digits"):
         job_record("7", str(tmp_path / "pipe"))

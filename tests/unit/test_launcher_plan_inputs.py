@@ -7,7 +7,7 @@ import io
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Net, NetLayer, plan, read_net, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.epochs import write_curve
@@ -43,7 +43,7 @@ def run_plan(words):
     ("words", "error", "what"),
     [
         ("64 --compare nowhere.json", UsageError, "nowhere.json cannot be read"),
-        ("64 --compare net.json", ConfigurationError, "net.json is no plan"),
+        ("64 --compare net.json", UsageError, "net.json is no plan"),
         ("64 --placement nowhere.json", UsageError, "nowhere.json cannot be read"),
         ("64 --model-parallel 2:3", UsageError, "with speed-up 3"),
         (

@@ -88,7 +88,7 @@ def test_mpilaunch_takes_a_plan(files):
     assert (node.num_workers, node.num_clients, node.num_servers) == (2, best.clients, best.servers)
     with pytest.raises(UsageError, match="--workers 3 contradicts"):
         cli.read_job([*words, "--workers", "3"], Command.SCRIPT, (str(files / "train.py"),))
-    with pytest.raises(ConfigurationError, match="no plan"):
+    with pytest.raises(UsageError, match="no plan"):
         cli.read_job(["--plan", str(files / "net.json")], Command.SCRIPT, (str(files / "train.py"),))
     with pytest.raises(UsageError, match="--plan nowhere cannot be read"):
         cli.read_job(["--plan", "nowhere"], Command.SCRIPT, (str(files / "train.py"),))
@@ -208,7 +208,7 @@ def test_the_command_plans_writes_and_compares(files):
         line.replace("pipeline", "placement") for line in text.splitlines()[2:4]
     ]
     (files / "placed.json").write_text('{"order": {"a": [1]}, "predicted_seconds": 2, "single_seconds": 2}')
-    with pytest.raises(ConfigurationError, match=r"placed.json is a placement on 1 device"):
+    with pytest.raises(UsageError, match=r"placed.json is a placement on 1 device"):
         run_plan(files, "--placement", files / "placed.json", files / "net.json")
     text = run_plan(files, "--compare", again, files / "net.json")
     assert "gone: 2-way data x 2-way model (pipeline)" in text

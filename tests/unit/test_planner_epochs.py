@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.epochs import Epochs, EpochsCurve, Measured, read_curve, write_curve
 
 POINTS = st.dictionaries(st.integers(1, 10_000), st.floats(0.5, 100), min_size=1, max_size=6)
@@ -82,7 +82,7 @@ def test_a_curve_is_read_as_it_was_written(points):
 )
 def test_what_is_no_curve_is_refused(text, what):
     """The error says where it is and how to make one."""
-    with pytest.raises(ConfigurationError, match=what) as caught:
+    with pytest.raises(UsageError, match=what) as caught:
         read_curve(text, "curve.json")
     assert "curve.json" in str(caught.value)
     assert "measure-epochs" in str(caught.value)

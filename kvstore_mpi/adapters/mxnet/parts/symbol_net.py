@@ -14,7 +14,7 @@ import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.parts.graph import graph_of, nodes_of
 from kvstore_mpi.adapters.mxnet.parts.operation_parts import part_names
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts
 from kvstore_mpi.planner.net import Net, NetLayer
 
@@ -40,7 +40,7 @@ def net_of_symbol(
         samples: Of an epoch.
 
     Raises:
-        ConfigurationError: It is no symbol, or the inputs do not fit it.
+        UsageError: It is no symbol, or the inputs do not fit it.
     """
     try:
         symbol = mx.sym.load_json(text)
@@ -49,7 +49,7 @@ def net_of_symbol(
         graph = graph_of(symbol, inputs, device, block_of=home.get, fuse=False)
     except (mx.MXNetError, ValueError, TypeError, UsageError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigurationError(f"{name}: {reason}; say --shape NAME:N,C,... for each input") from error
+        raise UsageError(f"{name}: {reason}; say --shape NAME:N,C,... for each input") from error
     return Net(name, batch, samples, tuple(_layers(nodes)), parts=Parts(graph, PLACEMENT))
 
 

@@ -1,0 +1,55 @@
+"""Files that the command line names: of all, one that is not there or is something else is wrong use."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.cluster import Cluster, Link, write_cluster
+from kvstore_mpi.planner.epochs import EpochsCurve, write_curve
+from mpilaunch import cli
+from mpilaunch.job_secret import job_record
+
+PLAN = "plan --cluster cluster.toml --epochs-curve curve.json"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder, in which we are, with what is right."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e8))))
+    (tmp_path / "curve.json").write_bytes(write_curve(EpochsCurve.of({64: 4, 128: 4.5})))
+    (tmp_path / "wrong.json").write_text("{ ]")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["wrong.json", "nowhere.json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--dry-run --config {} train.py",
+        "--dry-run --hostfile {} train.py",
+        "--dry-run --plan {} train.py",
+        "--dry-run --workers 2 --collective-profile {} train.py",
+        "plan --cluster {} --epochs-curve curve.json net.json",
+        "plan --cluster cluster.toml --epochs-curve {} net.json",
+        f"{PLAN} --compare {{}} net.json",
+        f"{PLAN} --placement {{}} net.json",
+        f"{PLAN} {{}}",
+        "compare {} curve.json",
+    ],
+)
+def test_a_file_that_is_named_wrongly_is_wrong_use(folder, capsys, words, name):
+    """It ends with 64, as an option that cannot work does, and the message has its name."""
+    assert cli.main(words.format(name).split()) == 64
+    said = capsys.readouterr().err
+    assert said.startswith("mpilaunch: ")
+    assert name in said
+
+
+@pytest.mark.parametrize("name", ["wrong.json", "nowhere.json"])
+def test_so_is_a_file_of_a_secret(folder, name):
+    """Which is read when the job is about to begin."""
+    with pytest.raises(UsageError, match=f"--secret-file {name} "):
+        job_record("5f", name)
