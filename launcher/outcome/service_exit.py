@@ -38,7 +38,7 @@ def failure_of(
     error = HostLostError.__name__ if event.text else ""
     failure = Failure(event.name, event.code, now, event.host or here, event.pid, error, event.text)
     if told:
-        return _lost_snapshot(failure, stage) if saves else None
+        return _lost_snapshot(failure, stage) if saves or event.code == NOT_SAVED else None
     if event.code:
         # Ranks that save have left its job: to the scheduler they are lost.
         return None if ranks_save and failure.is_secondary else failure

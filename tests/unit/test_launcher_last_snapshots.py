@@ -113,6 +113,15 @@ def test_a_job_that_is_told_to_end_has_saved_only_if_its_servers_have(exits, cod
     assert [each.who for each in history.verdict.failures] == failed
 
 
+def test_a_server_that_says_that_it_could_not_save_is_heard_whenever_it_does():
+    """Also when it was told to end before it was asked: it saves by itself when all workers have left."""
+    history = History(TWO, snapshots=True)
+    history(Interrupted(INT))
+    history(Interrupted(INT))
+    history(Exited("server1", 73))
+    assert failures(history) == [("server1", 73)]
+
+
 def test_servers_that_do_not_save_in_time_have_not_saved():
     """The job does not end with 75."""
     history = History(TWO, snapshots=True)
