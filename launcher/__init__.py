@@ -8,6 +8,7 @@
     jobspec       P  what the user asked for, and everything that is wrong with it
     plan          P  JobSpec -> every process with its argv and environment
     mpi              which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to
+    cores            how many processors a process may use, by affinity and quota
     policy        P  what to do about each event: who ends whom, when, with which signal
     supervise        the event loop: starts processes, reads their lines, carries out what policy says
     printer          whole lines with the name of who said them; log files
