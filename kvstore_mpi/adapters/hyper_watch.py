@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import HyperParameters
@@ -49,21 +49,60 @@ class HyperWatch:
         self._multipliers: dict[Key, tuple[float, float]] = {}
         self._ahead: dict[Key, int] = {}
 
-    def changed(self, key: Key) -> HyperParameters | None:
-        """Return the hyper-parameters if those that matter for a push of ``key`` were not returned before.
+    def changed(self, *keys: Key, others: Iterable[Key] = ()) -> HyperParameters | None:
+        """Return the hyper-parameters if those that matter for pushes of ``keys`` were not returned before.
 
         The first call always returns them. A multiplier of another key is noticed when that key is pushed.
+
+        Args:
+            keys: Are pushed now.
+            others: May be pushed before this is called again for them.
 
         Raises:
             UnsupportedError: The servers cannot follow them.
         """
         reader = self._reader
-        common, ahead = reader.common(), reader.ahead(key)
-        same_key = reader.multipliers(key) == self._multipliers.get(key, _NO_MULTIPLIERS)
-        if same_key and ahead == self._ahead.get(key, 0) and common == self._common:
+        common, ahead = reader.common(), {key: reader.ahead(key) for key in keys}
+        told = self._multipliers
+        same = all(reader.multipliers(key) == told.get(key, _NO_MULTIPLIERS) for key in (*keys, *others))
+        same_ahead = all(number == self._ahead.get(key, 0) for key, number in ahead.items())
+        if same and same_ahead and common == self._common:
             return None
-        self._ahead[key] = ahead
+        self._ahead.update(ahead)
         hyper = reader.read(self._keys, self._ahead)
         self._common = common
         self._multipliers = {each: reader.multipliers(each) for each in self._keys}
         return hyper
+
+
+class PushedSteps:
+    """Divides the pushes of a store into steps that have every key once; asked before each push."""
+
+    def __init__(self) -> None:
+        """Start before the first step."""
+        self._pushed: set[Key] = set()
+        self._left: set[Key] = set()
+
+    def push(self, key: Key, awaited: Callable[[], set[Key]]) -> tuple[Collection[Key], bool]:
+        """Note a push.
+
+        Args:
+            key: Which one.
+            awaited: Returns the keys that each step has; called when that matters.
+
+        Returns:
+            The keys that are as good as pushed from now on, and were not before: at a step's first push all
+            of it; and whether nothing of a step was under way.
+        """
+        if key in self._left:
+            self._left.remove(key)
+            self._pushed.add(key)
+            return (), False
+        keys = awaited()
+        # One that is pushed again has begun the next step, whatever the one before still lacks.
+        if key in keys and (not self._left or key in self._pushed):
+            self._pushed, self._left = {key}, keys - {key}
+            return keys, True
+        # No step has it, or the one that is under way had begun before there was this key.
+        self._pushed.add(key)
+        return (key,), not self._left

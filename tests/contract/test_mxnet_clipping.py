@@ -65,8 +65,8 @@ def backward(net, rank, step):
     loss.backward()
 
 
-def train(stores, steps=STEPS, *, sparse=True, rule="adam", **hyper):
-    """Train the workers in turn; return the values of the first."""
+def train(stores, steps=STEPS, *, sparse=True, rule="adam", change=None, **hyper):
+    """Train the workers in turn, changing their nets before step 2; return the values of the first."""
     nets = [make_net(sparse=sparse) for _ in stores]
     trainers = []
     for net, store in zip(nets, stores):
@@ -76,6 +76,8 @@ def train(stores, steps=STEPS, *, sparse=True, rule="adam", **hyper):
         # Operations of MXNet's wait for each other's scratch memory: first what needs no other worker.
         for rank, net in enumerate(nets):
             backward(net, rank, step)
+            if change and step == 2:
+                change(net)
         for trainer in trainers:
             trainer.step(BATCH * len(stores))
     return values_of(nets[0])
@@ -86,7 +88,7 @@ def values_of(net):
     return [parameter.data().asnumpy() for parameter in net.collect_params().values()]
 
 
-def alone(num_workers, rule="adam", steps=STEPS, **hyper):
+def alone(num_workers, rule="adam", steps=STEPS, *, change=None, **hyper):
     """Return the same of one process with dense gradients, and how often it has clipped."""
     net, clipped = make_net(sparse=False), 0
     trainer = gluon.Trainer(net.collect_params(), rule, {**ADAM, **hyper}, kvstore=None)
@@ -100,6 +102,8 @@ def alone(num_workers, rule="adam", steps=STEPS, **hyper):
         clipped += gluon.utils.clip_global_norm(gradients, BOUND) > BOUND
         for parameter, gradient in zip(parameters, gradients):
             parameter.grad()[:] = gradient
+        if change and step == 2:
+            change(net)
         trainer.step(1)
     return values_of(net), clipped
 
@@ -131,6 +135,52 @@ def test_a_trainer_is_clipped_as_one_process_is(job, rule, hyper, shape, sparse)
     # In a hybrid job as well: where a norm is to be known, servers have all keys.
     wanted = {"servers" if shape.get("servers") else "allreduce"}
     assert {each.route.value for each in stores[0].plan().keys} == wanted
+
+
+def slow_down(net):
+    """Change the multipliers of a key that is neither the first nor the last one of a step."""
+    net[1].weight.lr_mult, net[1].weight.wd_mult = 0.25, 3.0
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("sparse", [True, False], ids=["rows", "dense"])
+def test_multipliers_of_any_key_may_change_between_steps(job, servers, sparse):
+    """They count from the next step on, as in one process."""
+    momentum = {"lazy_update": False, "momentum": 0.9, "wd": 0.1}
+    stores = job(clients=2, servers=servers, step_timeout=60)
+    trained = train(stores, sparse=sparse, rule="sgd", change=slow_down, **momentum)
+    expected, _ = alone(2, "sgd", change=slow_down, **momentum)
+    for value, each in zip(trained, expected):
+        np.testing.assert_allclose(value, each, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_of_a_clipped_step_are_those_at_its_first_push(job):
+    """In whatever order keys come, beside one that is no part of steps, and one that is new."""
+    (store,) = job(servers=1, step_timeout=60)
+    store.clip_global_norm(1e9, without=["left out"])
+    schedule = mx.lr_scheduler.MultiFactorScheduler([2], factor=0.5, base_lr=1.0)
+    optimizer = mx.optimizer.SGD(learning_rate=1.0, lr_scheduler=schedule)
+    store.set_optimizer(optimizer)
+    values = {}
+
+    def step(*keys):
+        for key in keys:
+            store.push(key, mx.nd.ones(1))
+        out = {key: mx.nd.empty(1) for key in keys}
+        store.pull([*keys], out=[*out.values()])
+        moved = {key: values.get(key, 0) - out[key].asscalar() for key in keys}
+        values.update((key, each.asscalar()) for key, each in out.items())
+        return moved
+
+    for key in ("a", "b", "left out"):
+        store.init(key, mx.nd.zeros(1))
+    assert step("a", "b", "left out") == {"a": 1, "b": 1, "left out": 1}
+    optimizer.set_lr_mult({"a": 0.5, "left out": 0.25})
+    assert step("b", "left out", "a") == {"a": 0.5, "b": 1, "left out": 0.25}
+    store.init(
+        "c", mx.nd.zeros(1)
+    )  # which the schedule has not counted: MXNet's goes by the one that is ahead
+    assert step("a", "c", "b") == {"a": 0.25, "b": 0.5, "c": 0.5}
 
 
 def test_tables_that_are_cut_anew_are_counted_once(job, monkeypatch):

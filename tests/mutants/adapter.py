@@ -126,15 +126,15 @@ MUTANTS = [
     Mutant(
         "a new learning rate is not noticed",
         _ALL + "hyper_watch.py",
-        "if same_key and ahead == self._ahead.get(key, 0) and common == self._common:",
-        "if same_key and ahead == self._ahead.get(key, 0) and self._common:",
+        "if same and same_ahead and common == self._common:",
+        "if same and same_ahead and self._common:",
         _SHARED,
     ),
     Mutant(
         "a new multiplier is not noticed",
         _ALL + "hyper_watch.py",
-        "if same_key and ahead == self._ahead.get(key, 0) and common == self._common:",
-        "if ahead == self._ahead.get(key, 0) and common == self._common:",
+        "if same and same_ahead and common == self._common:",
+        "if same_ahead and common == self._common:",
         _SHARED,
     ),
     Mutant(

@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "servers are not told that a key has been left out",
         "kvstore_mpi/adapters/hyper_watch.py",
-        "if same_key and ahead == self._ahead.get(key, 0) and common == self._common:",
-        "if same_key and common == self._common:",
+        "if same and same_ahead and common == self._common:",
+        "if same and common == self._common:",
         ("contract/test_schedules_of_keys.py", "unit/test_adapters.py"),
     ),
     Mutant(
@@ -255,6 +255,20 @@ MUTANTS = [
         "msgspec.json.Decoder(OptimizerSpec)",
         "OptimizerSpec",
         ("unit/test_optimizer_spec_threads.py",),
+    ),
+    Mutant(
+        "changes of numbers wait for a push of a clipped step that is under way",
+        "kvstore_mpi/adapters/mxnet/updates/server_updates.py",
+        "self._steps.push(key, self._awaited) if clips else ((key,), True)",
+        "((key,), True)",
+        _CLIPPING,
+    ),
+    Mutant(
+        "a clipped step follows the numbers of its first key only",
+        "kvstore_mpi/adapters/mxnet/updates/server_updates.py",
+        "self._watch.changed(*counted, others=self._exchange.stagings if clips else ())",
+        "self._watch.changed(key)",
+        _CLIPPING,
     ),
     Mutant(
         "workers clip each key by itself",

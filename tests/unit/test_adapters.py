@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from kvstore_mpi.adapters.collected_errors import CollectedErrors
-from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.hyper_watch import HyperWatch, PushedSteps
 from kvstore_mpi.adapters.in_place import SENT_IN_PLACE_BYTES, worth_sending_in_place
 from kvstore_mpi.adapters.store_keys import StoreKeys
 from kvstore_mpi.adapters.timetable import Timetable
@@ -191,6 +191,45 @@ def test_changes_are_noticed_once():
     assert watch.changed("a") is None
     assert watch.changed("b") == (0.2, one, one)
     assert watch.changed("b") is None
+
+
+def test_several_keys_are_looked_at_together():
+    """Those that are pushed, and the factors alone of others."""
+    reader = Reader()
+    watch = HyperWatch(reader, ["a", "b", "c"])
+    one = (1.0, 1.0)
+    assert watch.changed("a", "b", others=["c"]) == (0.1, one, one, one)
+    reader.counts["c"] = 3
+    assert watch.changed("a", "b", others=["c"]) is None
+    reader.counts["b"] = 3
+    assert watch.changed("a", "b", others=["c"]) == (0.1, one, one, one)
+    reader.factors["c"] = (0.5, 1.0)
+    assert watch.changed("a", "b", others=["c"]) == (0.1, one, one, (0.5, 1.0))
+    assert watch.changed("a", "b", others=["c"]) is None
+
+
+def test_a_step_begins_with_its_first_push():
+    """All of its keys are then as good as pushed; one that it does not have stands for itself."""
+    steps = PushedSteps()
+    keys = {"a", "b"}
+
+    def push(*pushed):
+        return [(set(new), begins) for new, begins in (steps.push(key, lambda: {*keys}) for key in pushed)]
+
+    nothing = set(), False
+    assert push("left out", "b", "left out", "a", "left out") == [
+        ({"left out"}, True),
+        ({"a", "b"}, True),
+        ({"left out"}, False),
+        nothing,
+        ({"left out"}, True),
+    ]
+    assert push("a") == [({"a", "b"}, True)]
+    keys.add("c")
+    assert push("c", "b") == [({"c"}, False), nothing]
+    assert push("c", "a", "b") == [({"a", "b", "c"}, True), nothing, nothing]
+    # As where keys are taken to be awaited that are not: changes of numbers count all the same.
+    assert push("c", "c") == [({"a", "b", "c"}, True)] * 2
 
 
 # --- timetable ---------------------------------------------------------------------------------------

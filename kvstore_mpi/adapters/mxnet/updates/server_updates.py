@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from msgspec.structs import replace
 
-from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.hyper_watch import HyperWatch, PushedSteps
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import check_keys, frozen_keys
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.updates.clipped_steps import check_frozen
@@ -80,6 +80,7 @@ class ServerUpdates:
         self._has_warned = False
         self._summed: set[Key] = set()  # keys that were pushed without an optimizer
         self._watch: HyperWatch | None = None
+        self._steps = PushedSteps()
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
         self._wants_servers = ""  # the call that only servers can carry out
@@ -265,14 +266,31 @@ class ServerUpdates:
             return
         if self._frozen:
             check_frozen(key, self._frozen)
-        # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
-        if self._goes_on and key not in self._optimizer._index_update_count:  # noqa: SLF001  as below
-            resume(self._optimizer, key, self._exchange.counts_before.of(key))
-        self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does
-        hyper = self._watch.changed(key) if self._watch is not None else None
+        # With a bound on the norm a step at a time: to change numbers waits for all pushes before, and
+        # servers hold those of a step until its last one is there.
+        clips = self.spec is not None and self.spec.clip_norm
+        counted, may_change = self._steps.push(key, self._awaited) if clips else ((key,), True)
+        for each in counted:
+            self._count(each)
+        if self._watch is None or not may_change:
+            return
+        hyper = self._watch.changed(*counted, others=self._exchange.stagings if clips else ())
         if hyper is not None:
             worker, store = self._exchange.worker, self._exchange.store
             self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
+
+    def _awaited(self) -> set[Key]:
+        """Return the keys that each step is to have; as servers do."""
+        stagings = self._exchange.stagings.items()
+        unpushed = () if self.spec is None else self.spec.unpushed
+        return {key for key, staging in stagings if staging.buffer.size}.difference(unpushed)
+
+    def _count(self, key: Key) -> None:
+        """Count an update of a key, which nobody else does here."""
+        # A scheduler, and whoever asks for the learning rate, goes by it.
+        if self._goes_on and key not in self._optimizer._index_update_count:  # noqa: SLF001  as below
+            resume(self._optimizer, key, self._exchange.counts_before.of(key))
+        self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does
 
     def _before_first_sum(self, key: Key) -> None:
         """Say once what snapshots have of keys that are summed alone; in a job that goes on, compare."""
@@ -332,7 +350,7 @@ class ServerUpdates:
         self.notes_values = params or terms.bases or terms.staleness
         self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
         follows = self._optimizer is not None and worker.rank == 0
-        self._watch = None
+        self._watch, self._steps = None, PushedSteps()
         if follows:
             static = static_attributes(optimizer)
             reader = MXNetHyper(optimizer, static, evaluates=self._mode == "sync", counts=counts)
