@@ -85,7 +85,11 @@ class ServerKeys:
         return [record for record in self.by_id.values() if record.is_filled]
 
     def add(self, message: m.Create) -> KeyRecord:
-        """Add a key, without a value yet."""
+        """Add a key, without a value yet.
+
+        Raises:
+            UsageError: The store's optimizer needs whole tensors, and only a part of the key will be here.
+        """
         store = self._store(message.spec.store)
         # The first key tells the mode: an optimizer may be given before any, and says nothing of it.
         store.set_mode(Mode(message.mode))
@@ -139,18 +143,20 @@ class ServerKeys:
             UsageError: The store's optimizer needs whole tensors, and only a part of the key will be here.
         """
         record = self._record(message, self._store(message.spec.store))
-        whole = record.store.terms.whole and not record.is_table
+        return [(slices[0].lo, slices[-1].hi) for slices in self._groups(record)]
+
+    def _record(self, message: m.Create, store: StoreRecord) -> KeyRecord:
+        record = KeyRecord(message, store, self._topology, self._slice_elements)
+        whole = store.terms.whole and not record.is_table
         # A job of one server takes such an optimizer also after its keys. Here each server would take its
-        # own part for the tensor, and nobody would notice but by what is learned.
+        # own part for the tensor, and nobody would notice but by what is learned. Asked of each key: an
+        # optimizer that comes while keys are still being placed finds none here.
         if whole and tuple(message.shard) != (0, math.prod(message.spec.shape)):
             raise UsageError(
                 f"the optimizer needs whole tensors, but key {record.key!r} was initialised before "
                 "set_optimizer and is spread over servers; call set_optimizer first, or give --servers 1"
             )
-        return [(slices[0].lo, slices[-1].hi) for slices in self._groups(record)]
-
-    def _record(self, message: m.Create, store: StoreRecord) -> KeyRecord:
-        return KeyRecord(message, store, self._topology, self._slice_elements)
+        return record
 
     def _store(self, number: int) -> StoreRecord:
         return self._stores.setdefault(number, StoreRecord(number))

@@ -16,7 +16,7 @@ from support.one_server import (
 )
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.records import Slice
+from kvstore_mpi.records import KeySpec, Slice
 from kvstore_mpi.server.records import Allocate, Answer, Fill, Update
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -311,3 +311,12 @@ def test_whole_tensors_need_their_optimizer_before_the_keys_are_spread():
     """With several servers it is too late afterwards, and the message says so."""
     with pytest.raises(UsageError, match=r"'w'.*call set_optimizer first"):
         Server(servers=2).state.keys.check_optimizer(0, WHOLE)
+
+
+def test_a_part_of_a_tensor_is_refused_where_its_optimizer_has_overtaken_it():
+    """The key is placed without it, and is not here yet when it comes."""
+    server = Server(servers=2, optimizer="hyper", whole=True, create=False)
+    half = m.Create(KeySpec(0, "w", (8,), "float32"), "async", 0, (0, 4), [(0, 4)])
+    with pytest.raises(UsageError, match=r"'w' was initialised before set_optimizer and is spread over"):
+        server.state.create(leader(0), half, [b""])
+    assert server.state.keys.get(0) is None
