@@ -220,10 +220,12 @@ def test_what_has_no_averages_says_so(job, tmp_path):
     with pytest.raises(UsageError, match="call average_weights before set_optimizer"):
         store.pull_averages("w", mx.nd.empty(3))
     store.average_weights()
+    store.init("w", mx.nd.ones(3))
+    with pytest.raises(UsageError, match="before set_optimizer: no averages would be kept"):
+        store.push("w", mx.nd.ones(3))
     store.set_optimizer(mx.optimizer.Adam())
     with pytest.raises(UsageError, match="must be called before set_optimizer"):
         store.average_weights()
-    store.init("w", mx.nd.ones(3))
     store.push("w", mx.nd.ones(3))
     # MXNet's file has the states that MXNet knows.
     store.save_optimizer_states(str(tmp_path / "states"))

@@ -60,6 +60,19 @@ _COMPENSATIONS: dict[str, Callable[..., Callable[[OptimizerSpec], OptimizerSpec]
 }
 
 
+_LOST_WITHOUT_OPTIMIZER = {
+    "average_weights": (
+        "no averages would be kept, as servers that only sum have no weights; let them update (a Trainer "
+        "with update_on_kvstore=True)"
+    ),
+    "clip_global_norm": (
+        "nothing would be clipped; a Trainer with update_on_kvstore=False clips with "
+        "gluon.utils.clip_global_norm"
+    ),
+}
+"""What calls that only servers can carry out come to where these have no optimizer, and what to do."""
+
+
 class ServerUpdates:
     """The servers update; rank 0 tells them how, and what changes about it."""
 
@@ -247,7 +260,7 @@ class ServerUpdates:
         """Send what has changed about the optimizer since the last push, in order with the pushes.
 
         Raises:
-            UsageError: Async mode without an optimizer.
+            UsageError: There is no optimizer, and the store is asynchronous or was asked for what needs it.
         """
         if self._mode == "async" and self.updater is None:
             raise UsageError(
@@ -255,11 +268,10 @@ class ServerUpdates:
                 "optimizer; call set_optimizer first (a Trainer does so with update_on_kvstore=True)"
             )
         if self._optimizer is None:
-            if self._clip[0] and self.spec is None:
+            if self._wants_servers and self.spec is None:
                 raise UsageError(
-                    f"push of key {key!r} after clip_global_norm, but before set_optimizer: nothing would "
-                    "be clipped; a Trainer with update_on_kvstore=False clips with "
-                    "gluon.utils.clip_global_norm"
+                    f"push of key {key!r} after {self._wants_servers}, but before set_optimizer: "
+                    f"{_LOST_WITHOUT_OPTIMIZER[self._wants_servers]}"
                 )
             if self.spec is None and key not in self._summed:
                 self._before_first_sum(key)
