@@ -123,6 +123,11 @@ def test_routes_that_are_not_possible(job, caplog):
     (worker,) = job(routes="w=allreduce").workers
     with pytest.raises(UsageError, match=r"'w' cannot have the route allreduce: .*sync-mpi store"):
         KVStoreMPI("async", worker).set_optimizer(sgd)
+    for call, argument in (("clip_global_norm", 1.0), ("average_weights", 0.9)):
+        store = KVStoreMPI("sync", worker)
+        getattr(store, call)(argument)
+        with pytest.raises(UsageError, match=f"'w' cannot have the route allreduce: with {call}"):
+            store.set_optimizer(sgd)
     store = KVStoreMPI("sync", worker)
     store.init("w", mx.nd.ones(3))
     with pytest.raises(UsageError, match=r"key 'w'.*call set_optimizer before init"):

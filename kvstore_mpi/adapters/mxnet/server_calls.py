@@ -138,6 +138,8 @@ class ServerCalls:
         return averages
 
 
-def needs_all_on_servers(spec: OptimizerSpec | None) -> bool:
-    """Tell whether servers must have all keys: to know their norm together, or to keep their averages."""
-    return spec is not None and bool(spec.clip_norm or decay_of(spec))
+def keeps_all_on_servers(spec: OptimizerSpec | None) -> str:
+    """Return the call for which servers must have all keys, if there was one."""
+    if spec is not None and spec.clip_norm:
+        return "clip_global_norm"
+    return "average_weights" if decay_of(spec) else ""

@@ -24,7 +24,7 @@ from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.exchange.key_routes import routes_of
 from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.exchange.row_weights import make_states_dense
-from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
+from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, keeps_all_on_servers
 from kvstore_mpi.adapters.mxnet.tables.plan import plan_of
 from kvstore_mpi.adapters.mxnet.tables.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
@@ -286,9 +286,9 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         self._take(updates, self._routes(updates, optimizer, has_table=self._tables.has_any), optimizer)
 
     def _routes(self, updates: Updates, optimizer: Any, *, has_table: bool) -> KeyRoutes | None:
-        servers_update = not (updates.on_workers or needs_all_on_servers(updates.spec))
+        servers_update, kept_for = not updates.on_workers, keeps_all_on_servers(updates.spec)
         options = {"servers_update": servers_update, "has_table": has_table}
-        return routes_of(self._worker, optimizer, self._mode, **options)
+        return routes_of(self._worker, optimizer, self._mode, kept_for=kept_for, **options)
 
     def _take(self, updates: Updates, routes: KeyRoutes | None, optimizer: Any) -> None:
         if routes is not None and isinstance(updates, ServerUpdates):

@@ -50,7 +50,7 @@ class KeyRoutes:
 
 
 def routes_of(
-    worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bool, has_table: bool
+    worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bool, has_table: bool, kept_for: str
 ) -> KeyRoutes | None:
     """Return the routes of a store's keys, or nothing where all of them have the same one.
 
@@ -62,6 +62,7 @@ def routes_of(
         mode: The store's.
         servers_update: The servers have the optimizer.
         has_table: A key of the store is known to be a table, whatever the optimizer knows.
+        kept_for: The call for which servers must have all keys, if there was one.
 
     Raises:
         UsageError: A key is wanted to go by allreduce, and cannot.
@@ -71,14 +72,18 @@ def routes_of(
     forced = parse_force(worker.routes)
     summed = [name for name, route in forced.items() if route.by_workers]
     is_mxnets = isinstance(optimizer, mx.optimizer.Optimizer)
+    why_not = f"with {kept_for} the servers have all keys" if kept_for else ""
     if mode != "sync" or worker.num_clients > 1 or not (servers_update and is_mxnets):
-        if summed:
-            route = forced[summed[0]].value
-            raise UsageError(
-                f"{summed[0]!r} cannot have the route {route}: that is for the workers of one client, in "
-                "a sync-mpi store, with an optimizer of MXNet's that servers have, too; leave it out of "
-                "--routes"
-            )
+        why_not = (
+            "that is for the workers of one client, in a sync-mpi store, with an optimizer of MXNet's that "
+            "servers have, too"
+        )
+    if why_not and summed:
+        route = forced[summed[0]].value
+        raise UsageError(
+            f"{summed[0]!r} cannot have the route {route}: {why_not}; leave it out of --routes"
+        )
+    if why_not:
         return None
     parameters = optimizer.param_dict
     # Of what workers have there are no snapshots.
