@@ -12,6 +12,7 @@ _REPEATS = ("unit/test_dlplacer_repeats.py",)
 _ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _IN_TURN = ("unit/test_dlplacer_in_turn.py",)
+_ANY = ("property/test_dlplacer.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
 _IN = "kvstore_mpi/planner/placement/"
 
@@ -267,5 +268,19 @@ MUTANTS = [
         "found.length = nanoseconds(placed(found).predicted_seconds)",
         "found.length = found.length",
         _RECORDS,
+    ),
+    Mutant(
+        "what takes no time is computed after what starts with it",
+        _IN + "place.py",
+        "return start, start + problem.durations[task][here], position[task]",
+        "return start, position[task]",
+        _ANY,
+    ),
+    Mutant(
+        "what takes no time is computed while its device computes something else",
+        _IN + "cp.py",
+        "                if here is None:",
+        "                if here is None or not duration:",
+        _ANY,
     ),
 ]

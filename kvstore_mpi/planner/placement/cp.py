@@ -131,7 +131,7 @@ class _Model:
             for task, group in enumerate(problem.group_of_task):
                 here = self.places[group].get(device)
                 duration = problem.durations[task][device]
-                if here is None or not duration:
+                if here is None:
                     continue
                 load.append(duration * here)
                 intervals.append(

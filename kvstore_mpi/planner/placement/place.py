@@ -197,10 +197,8 @@ def placement_of(
     device_of = {
         name: names[solution.device[problem.group[i]]] for i, name in enumerate(problem.operations)
     }
-    position = {task: i for i, task in enumerate(problem.order)}
-    tasks = sorted(range(len(problem.tasks)), key=lambda task: (solution.starts[task], position[task]))
     order: dict[str, list[Task]] = {name: [] for name in names}
-    for task in tasks:
+    for task in _by_time(problem, solution):
         order[device_of[problem.tasks[task].operation]].append(problem.tasks[task])
     found = Placement(
         graph_digest=graph.digest,
@@ -222,6 +220,20 @@ def placement_of(
             f"the simulator needs {timeline.length} ns, the solver says {solution.length} ns"
         )
     return msgspec.structs.replace(found, predicted_seconds=timeline.length / NANO)
+
+
+def _by_time(problem: Problem, solution: Solution) -> list[int]:
+    """Return the tasks in the order in which a solution has them.
+
+    One that takes no time may start at the moment at which its device starts a longer one; it comes first.
+    """
+    position = {task: i for i, task in enumerate(problem.order)}
+
+    def when(task: int) -> tuple[int, int, int]:
+        start, here = solution.starts[task], solution.device[problem.group_of_task[task]]
+        return start, start + problem.durations[task][here], position[task]
+
+    return sorted(range(len(problem.tasks)), key=when)
 
 
 def _alone(graph: Graph, cluster: Cluster) -> float:
