@@ -116,7 +116,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     Attributes:
         name: Unique among the devices and routers of a host.
-        speed: An operation's seconds are divided by it.
+        speed: What it computes takes the seconds of a net over this; what belongs to no layer is not its.
         memory_bytes: That it has; 0: not limited.
     """
 

@@ -76,14 +76,34 @@ class Times(NamedTuple):
 
 
 def sites_of(workers: int, ways: int, cluster: Cluster) -> Sites | None:
-    """Return where workers of some devices each go, or ``None`` if the cluster cannot hold them."""
+    """Return where workers of some devices each go, or ``None`` if the cluster cannot hold them.
+
+    Workers of a host have its devices in the cluster's order, the first one the first ``ways`` of them.
+    """
     if ways <= cluster.num_each_host:
         on_each = cluster.num_each_host // ways
         hosts = -(-workers // on_each)
-        return Sites(hosts, -(-workers // hosts)) if hosts <= cluster.hosts else None
+        if hosts > cluster.hosts:
+            return None
+        ranks = -(-workers // hosts)
+        return Sites(hosts, ranks, 1.0, *_speeds(cluster, ways, ranks))
     if ways % cluster.num_each_host or workers * ways > cluster.num_devices:
         return None
-    return Sites(workers, 1, cluster.num_each_host / ways)
+    on_hosts = ways // cluster.num_each_host
+    speed, devices = _speeds(cluster, cluster.num_each_host, 1)
+    return Sites(workers, 1, 1 / on_hosts, speed, on_hosts * devices)
+
+
+def _speeds(cluster: Cluster, ways: int, ranks: int) -> tuple[float, float]:
+    """Return ``speed`` and ``devices`` of ``Sites``, for this number of workers on a host.
+
+    A net is divided for the devices of the first one. Another is slower by what that of its devices makes
+    it which is slowest beside the first one's in its place.
+    """
+    speeds = [device.speed for device in cluster.each_host[: ranks * ways]]
+    slower = min(each / speeds[place % ways] for place, each in enumerate(speeds))
+    speed = slower * max(speeds[:ways])
+    return speed, sum(speeds) / (ranks * speed)
 
 
 def step_times(
@@ -100,20 +120,19 @@ def step_times(
     """Return the length of a step, with the best size of slices and the best number of pieces of tables.
 
     Args:
-        net: What one device computes and what it sends.
-        sites: Where the workers are.
+        net: What one device of speed 1 computes and what it sends.
+        sites: Where the workers are, and how fast.
         cluster: Has the links.
         way: How values are summed.
         servers: On hosts of workers, at most one on each.
-        speedup: Of the compute, by devices that are one worker together.
+        speedup: Of a step, by devices that are one worker together, over the fastest of them.
         slices: Sizes to compare, in elements; if there are none, some where servers sum dense arrays, else
             the store's own.
         pieces: Numbers of pieces of tables to compare, 0 for what the store does by itself; if there are
             none, ``tables.numbers_of_pieces``.
     """
-    layers = [
-        Layer(each.num_bytes, each.forward_s / speedup, each.backward_s / speedup) for each in net.layers
-    ]
+    pace = sites.speed * speedup
+    layers = [Layer(each.num_bytes, each.forward_s / pace, each.backward_s / pace) for each in net.layers]
     compute = net.other_s / speedup + compute_seconds(layers)
     if sites.hosts * sites.ranks == 1:
         return Times(compute, compute)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvstore_mpi.planner.cluster import Cluster
-    from kvstore_mpi.planner.communication import Times
     from kvstore_mpi.planner.cuts import Cut
     from kvstore_mpi.planner.epochs import Epochs, EpochsCurve
     from kvstore_mpi.planner.net import Net
@@ -86,7 +85,8 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         link: Busiest link; nothing where nothing is sent.
         crossing_s: Seconds of a step that it needs.
         efficiency: SE_N, the share of a step that is not such waiting.
-        idle: Share of the devices' time in which they do not compute.
+        idle: Share of the devices' time in which they wait for each other, or for other workers; that of
+            one that is twice as fast counts twice.
         extrapolated: E is that of a larger batch.
         other_slices: The next best size of slices, where several were compared.
         other_partitions: The next best number of pieces.
@@ -385,13 +385,8 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
         times.link,
         times.crossing_s,
         times.compute_s / times.step_s,
-        _idle(times, workers),
+        1 - workers.speedup / sites.devices * times.compute_s / times.step_s,
         epochs.extrapolated,
         times.other_slices,
         times.other_pieces,
     )
-
-
-def _idle(times: Times, workers: ModelParallel) -> float:
-    """Return the share of the devices' time in which they wait for each other, or for other workers."""
-    return 1 - workers.speedup / workers.ways * times.compute_s / times.step_s

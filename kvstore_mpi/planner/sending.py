@@ -50,11 +50,15 @@ class Sites(NamedTuple):
         hosts: That have workers.
         ranks: Workers on each host that hold the same parameters.
         share: Of the parameters that a host holds; less than 1 where a worker is on several hosts.
+        speed: Of a worker's fastest device; of the slowest worker, for which the others wait.
+        devices: Of a worker, counted in such devices; more where others are faster than the slowest.
     """
 
     hosts: int
     ranks: int
     share: float = 1.0
+    speed: float = 1.0
+    devices: float = 1.0
 
 
 class Sending(NamedTuple):

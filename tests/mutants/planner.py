@@ -267,8 +267,8 @@ MUTANTS = [
     Mutant(
         "a worker of several devices is never idle",
         _IN + "planning.py",
-        "return 1 - workers.speedup / workers.ways * times.compute_s / times.step_s",
-        "return 1 - times.compute_s / times.step_s",
+        "        1 - workers.speedup / sites.devices * times.compute_s / times.step_s,",
+        "        1 - times.compute_s / times.step_s,",
         _SAID,
     ),
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _PLAN = ("unit/test_planner.py",)
+_UNEQUAL = ("unit/test_unequal_devices.py",)
 _TABLES = ("unit/test_planner_tables.py",)
 _LINKS = ("unit/test_measured_links.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
@@ -22,8 +23,8 @@ MUTANTS = [
     Mutant(
         "a worker on several hosts has the whole model on each",
         _IN + "communication.py",
-        "return Sites(workers, 1, cluster.num_each_host / ways)",
-        "return Sites(workers, 1)",
+        "return Sites(workers, 1, 1 / on_hosts, speed, on_hosts * devices)",
+        "return Sites(workers, 1, 1.0, speed, on_hosts * devices)",
         _PLAN,
     ),
     Mutant(
@@ -116,5 +117,26 @@ MUTANTS = [
         "seconds, elements = min((median(few), FEW), (median(many), MANY))",
         "seconds, elements = median(few), FEW",
         _LINKS,
+    ),
+    Mutant(
+        "every device is as fast as the one that was measured",
+        _IN + "communication.py",
+        "    pace = sites.speed * speedup",
+        "    pace = speedup",
+        _UNEQUAL,
+    ),
+    Mutant(
+        "workers do not wait for a slower one",
+        _IN + "communication.py",
+        "slower = min(each / speeds[place % ways] for place, each in enumerate(speeds))",
+        "slower = 1.0",
+        _UNEQUAL,
+    ),
+    Mutant(
+        "devices that are faster than the slowest worker's are never idle",
+        _IN + "communication.py",
+        "return speed, sum(speeds) / (ranks * speed)",
+        "return speed, float(ways)",
+        _UNEQUAL,
     ),
 ]

@@ -141,8 +141,8 @@ def test_sites_are_where_devices_are():
     """Workers fill hosts; one that needs several hosts has whole ones."""
     cluster = Cluster(4, Link(1e9), 2)
     assert sites_of(8, 1, cluster) == Sites(4, 2)
-    assert sites_of(4, 2, cluster) == Sites(4, 1)
-    assert sites_of(2, 4, cluster) == Sites(2, 1, 0.5)
+    assert sites_of(4, 2, cluster) == Sites(4, 1, devices=2)
+    assert sites_of(2, 4, cluster) == Sites(2, 1, 0.5, devices=4)
     assert sites_of(9, 1, cluster) is None
     assert sites_of(3, 4, cluster) is None
     assert sites_of(2, 3, cluster) is None
@@ -374,7 +374,7 @@ def test_one_file_has_devices_routers_and_links_as_well():
     way = cluster.route("host1.fast", "host1.slow", 8)
     assert [each.target for each in way] == ["host1.switch", "host1.slow"]
     assert cluster.by_name()["host0.fast"].memory_bytes == 1000
-    assert sites_of(2, 2, cluster) == Sites(2, 1)
+    assert sites_of(2, 2, cluster) == Sites(2, 1, speed=2.0, devices=1.5)
     first = cluster.of_one_worker(1)
     assert ([each.name for each in first.all_devices], len(first.all_links)) == (["fast"], 2)
     with pytest.raises(
