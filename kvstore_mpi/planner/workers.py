@@ -115,7 +115,7 @@ def _stages(parts: Parts, devices: Cluster) -> Cut:
         devices.num_devices,
         micro_batches=parts.micro_batches,
         link=devices.between_hosts if devices.hosts > 1 else devices.within_host,
-        memory_limit=min((each.memory_bytes for each in devices.each_host if each.memory_bytes), default=0),
+        devices=devices.all_devices,
     )
     names = [layer.name for layer in layers]
     runs = zip((0, *found.bounds), (*found.bounds, len(names)))

@@ -218,7 +218,7 @@ MUTANTS = [
     Mutant(
         "a cut with cheaper transfers but a slower stage is dropped",
         _IN + "stages.py",
-        "if not kept or each.cuts < kept[-1].cuts:",
+        "if not kept or each.spent < kept[-1].spent:",
         "if not kept:",
         _PIPELINES,
     ),

@@ -12,6 +12,7 @@ _REPEATS = ("unit/test_dlplacer_repeats.py",)
 _ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _IN_TURN = ("unit/test_dlplacer_in_turn.py",)
+_CUT = ("property/test_pipelines.py", "unit/test_unequal_devices.py")
 _ANY = ("property/test_dlplacer.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
 _IN = "kvstore_mpi/planner/placement/"
@@ -282,5 +283,26 @@ MUTANTS = [
         "                if here is None:",
         "                if here is None or not duration:",
         _ANY,
+    ),
+    Mutant(
+        "each stage of a pipeline takes what the first device would take",
+        "kvstore_mpi/planner/pipelines/stages.py",
+        "return self._work(first, last) / self.devices[stage].speed",
+        "return self._work(first, last) / self.devices[0].speed",
+        _CUT,
+    ),
+    Mutant(
+        "a stage on a slow device costs no more than its pace",
+        "kvstore_mpi/planner/pipelines/stages.py",
+        "each.spent + cut + more, each.bounds + bounds)",
+        "each.spent + cut, each.bounds + bounds)",
+        _CUT,
+    ),
+    Mutant(
+        "all devices of a pipeline have the memory of the first",
+        "kvstore_mpi/planner/pipelines/stages.py",
+        "limit = self.devices[stage].memory_bytes",
+        "limit = self.devices[0].memory_bytes",
+        _CUT,
     ),
 ]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.planner.cluster import Link
+from kvstore_mpi.planner.cluster import Device, Link
 from kvstore_mpi.planner.pipelines.schedules import (
     Action,
     check,
@@ -35,7 +35,14 @@ def chains(draw):
     return layers
 
 
-def brute_force(layers, num_stages, limit, **options):
+def fit(stages, devices):
+    """Return whether each stage has the memory that it needs."""
+    return all(
+        need <= each.memory_bytes or not each.memory_bytes for need, each in zip(stages.memory, devices)
+    )
+
+
+def brute_force(layers, num_stages, **options):
     """Return the smallest time of all cuts that fit, or nothing."""
     found = []
     for bounds in itertools.combinations(range(1, len(layers)), num_stages - 1):
@@ -43,25 +50,34 @@ def brute_force(layers, num_stages, limit, **options):
             stages = cut_at(layers, bounds, **options)
         except UsageError:
             continue
-        if not limit or max(stages.memory) <= limit:
+        if fit(stages, options["devices"]):
             found.append(stages.step)
     return min(found, default=None)
 
 
-@given(chains(), st.integers(1, 4), st.integers(1, 5), st.integers(0, 40), small)
-@settings(max_examples=150, deadline=None)
-def test_no_cut_is_better_than_the_best(layers, num_stages, micro_batches, limit, latency):
+DEVICES = st.builds(
+    Device, st.just("any"), st.sampled_from([1.0, 0.5, 2.0, 4.0]), st.one_of(st.just(0), st.integers(1, 40))
+)
+"""Of speeds by which whole numbers are divided without rounding, and with little memory or any."""
+
+
+@given(chains(), st.lists(DEVICES, min_size=1, max_size=4), st.integers(1, 5), small, st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_no_cut_is_better_than_the_best(layers, devices, micro_batches, latency, equal):
     """Dynamic programming finds what a look at all cuts finds, and nothing exactly if there is nothing."""
-    options = {"micro_batches": micro_batches, "link": Link(2.0, latency)}
-    expected = brute_force(layers, num_stages, limit, **options)
+    num_stages = len(devices)
+    if equal:
+        devices = devices[:1] * num_stages
+    options = {"micro_batches": micro_batches, "link": Link(2.0, latency), "devices": devices}
+    expected = brute_force(layers, num_stages, **options)
     if expected is None or num_stages > len(layers):
         with pytest.raises(UsageError):
-            partition(layers, num_stages, memory_limit=limit, **options)
+            partition(layers, num_stages, **options)
         return
-    stages = partition(layers, num_stages, memory_limit=limit, **options)
+    stages = partition(layers, num_stages, **options)
     assert stages.step == expected
     assert cut_at(layers, stages.bounds, **options) == stages
-    assert not limit or max(stages.memory) <= limit
+    assert fit(stages, devices)
 
 
 def test_cheap_cuts_count_beside_quick_stages():
@@ -183,8 +199,8 @@ def test_segments_that_make_no_net_are_refused(segments, text):
         ([Layer("a", 1.0)], {}, "2 stages cannot be made of 1 layers: give --model-parallel 1"),
         (
             [Layer("a", 1.0, fixed_bytes=9), Layer("b", 1.0)],
-            {"memory_limit": 8},
-            "a alone needs .* 9",
+            {"devices": [Device("one", memory_bytes=8), Device("other", memory_bytes=8)]},
+            "fits into 8 bytes for each: the layer a alone needs .* 9",
         ),
         (
             [Layer("a", 1.0, parameters=("w",)), Layer("b", 1.0, parameters=("w",))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.placement_twins import graph_of
 
@@ -10,6 +11,7 @@ from kvstore_mpi.planner.cluster import Device
 from kvstore_mpi.planner.communication import sites_of
 from kvstore_mpi.planner.cuts import PIPELINE, Parts
 from kvstore_mpi.planner.sending import Sites
+from kvstore_mpi.planner.workers import divided
 
 FLAT = EpochsCurve.of({8: 4, 64: 4})
 NET = Net("small", 8, 800, (NetLayer("w", 4000, 4.0, 8.0),), 3.0)
@@ -77,3 +79,24 @@ def test_a_step_of_unequal_devices_is_as_long_as_its_longest_chain(speeds):
     net = Net("small", 8, 800, (layer,), 3.0, Parts(CHAIN, PIPELINE, 4))
     found = plan(net, host_of(*speeds), FLAT, ways=2)
     assert found.best.step_s == pytest.approx(found.workers[0].chain.seconds + 3)
+
+
+def test_a_pipeline_is_cut_where_stages_of_unequal_devices_take_as_long():
+    """Four layers on devices of which one is three times as fast: it has three of them, whichever it is."""
+    parts = Parts(CHAIN, PIPELINE, 8)
+    for speeds, first in (((3.0, 1.0), "abc"), ((1.0, 3.0), "a"), ((2.0, 2.0), "ab")):
+        assert divided(parts, host_of(*speeds), 2).cut.forward[0] == tuple(first)
+
+
+def test_each_stage_of_a_pipeline_has_the_memory_of_its_own_device():
+    """What has little is given the last layers, which fit."""
+    sizes = {"a": 1000, "b": 1000, "c": 1000, "d": 10}
+    graph = msgspec.structs.replace(
+        CHAIN,
+        operations=tuple(
+            msgspec.structs.replace(each, parameter_bytes=sizes[each.name]) for each in CHAIN.operations
+        ),
+    )
+    devices = (Device("large", memory_bytes=5000), Device("small", memory_bytes=100))
+    cluster = msgspec.structs.replace(host_of(1.0), devices=devices)
+    assert divided(Parts(graph, PIPELINE, 2), cluster, 2).cut.forward == (("a", "b", "c"), ("d",))

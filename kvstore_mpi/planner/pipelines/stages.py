@@ -6,8 +6,9 @@ c_i, a step of m micro-batches takes about
     T = sum_i t_i + sum_i c_i + (m - 1) max(max_i t_i, max_i c_i)
 
 the time of one micro-batch through all stages, and of the others at the pace of the slowest stage or link.
-The sum of t_i is the same for all cuts; ``partition`` finds the smallest of the rest. What a schedule makes
-of a cut is ``timetable``'s to say.
+Each stage has a device, whose speed t_i follows and whose memory it must fit. What the fastest device would
+take for all layers is the same for all cuts; ``partition`` finds the smallest of the rest. What a schedule
+makes of a cut is ``timetable``'s to say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.planner.cluster import NO_LINK
+from kvstore_mpi.planner.cluster import NO_LINK, Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ class Layer(NamedTuple):
 
     Attributes:
         name: What messages call it.
-        seconds: Forward and backward together.
+        seconds: Forward and backward together, on a device of speed 1.
         output_bytes: Of what the next layer takes.
         held_bytes: What is kept of each micro-batch between forward and backward.
         fixed_bytes: Weights, gradients and what the optimizer keeps.
@@ -61,10 +62,16 @@ class Stages(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """A cut of the first layers; compared by all that later ones can change."""
+    """A cut of the first layers; compared by all that later ones can change.
+
+    Attributes:
+        slowest: Seconds of its slowest stage or link.
+        spent: Seconds of its links, and those of its stages that the fastest device would not take.
+        bounds: First layer of each stage but the first.
+    """
 
     slowest: float
-    cuts: float
+    spent: float
     bounds: tuple[int, ...]
 
 
@@ -72,16 +79,24 @@ class _Chain:
     """Sums over runs of layers, and what may not be cut."""
 
     def __init__(
-        self, layers: Sequence[Layer], num_stages: int, micro_batches: int, link: Link, limit: int
+        self, layers: Sequence[Layer], micro_batches: int, link: Link, devices: Sequence[Device]
     ) -> None:
         self.layers = layers
-        self.num_stages = num_stages
+        self.num_stages = len(devices)
         self.micro_batches = micro_batches
-        self.limit = limit
+        self.devices = devices
         self.whole = shared_runs(layers)
         self.cut_s = [2 * link.seconds(layer.output_bytes) for layer in layers]
+        self._fastest = max(device.speed for device in devices)
 
-    def seconds(self, first: int, last: int) -> float:
+    def seconds(self, stage: int, first: int, last: int) -> float:
+        return self._work(first, last) / self.devices[stage].speed
+
+    def more_seconds(self, stage: int, first: int, last: int) -> float:
+        """Return what a stage takes more than on the fastest device; exactly 0 where all are equal."""
+        return self._work(first, last) * (1 / self.devices[stage].speed - 1 / self._fastest)
+
+    def _work(self, first: int, last: int) -> float:
         return sum(layer.seconds for layer in self.layers[first:last])
 
     def memory(self, stage: int, first: int, last: int) -> int:
@@ -89,14 +104,15 @@ class _Chain:
         return sum(layer.fixed_bytes + held * layer.held_bytes for layer in self.layers[first:last])
 
     def fits(self, stage: int, first: int, last: int) -> bool:
-        return not self.limit or self.memory(stage, first, last) <= self.limit
+        limit = self.devices[stage].memory_bytes
+        return not limit or self.memory(stage, first, last) <= limit
 
     def may_cut(self, before: int) -> bool:
         return not any(first < before <= last for first, last in self.whole.values())
 
     def finish(self, bounds: tuple[int, ...]) -> Stages:
         runs = list(zip((0, *bounds), (*bounds, len(self.layers))))
-        seconds = tuple(self.seconds(*run) for run in runs)
+        seconds = tuple(self.seconds(stage, *run) for stage, run in enumerate(runs))
         cuts = [self.cut_s[bound - 1] for bound in bounds]
         step = sum(seconds) + sum(cuts) + (self.micro_batches - 1) * max((*seconds, *cuts))
         return Stages(
@@ -110,25 +126,26 @@ def partition(
     *,
     micro_batches: int = 1,
     link: Link | None = None,
-    memory_limit: int = 0,
+    devices: Sequence[Device] = (),
 ) -> Stages:
     """Return a cut with the shortest step; always the same.
 
     Dynamic programming over the number of stages and of layers in them. A cut of the first layers is kept
-    while no other has both a quicker slowest part and cheaper cuts: of such pairs there are few.
+    while no other has both a quicker slowest part and less spent: of such pairs there are few.
 
     Args:
         layers: In their order.
         num_stages: Each has at least one layer.
         micro_batches: Of a step.
         link: Between any two neighbouring stages; one that takes no time if not given.
-        memory_limit: Bytes that a stage may need, with the micro-batches that 1F1B holds; 0 for no limit.
+        devices: Of each stage; of speed 1 with any memory if not given. A stage needs memory for the
+            micro-batches that 1F1B holds.
 
     Raises:
         UsageError: There is no cut; the text says why.
     """
     _check_numbers(len(layers), num_stages, micro_batches)
-    chain = _Chain(layers, num_stages, micro_batches, link or NO_LINK, memory_limit)
+    chain = _Chain(layers, micro_batches, link or NO_LINK, devices or [Device("")] * num_stages)
     count = len(layers)
     best: dict[int, list[_Partial]] = {0: [_Partial(0.0, 0.0, ())]}
     for stage in range(num_stages):
@@ -138,7 +155,7 @@ def partition(
     if not found:
         raise UsageError(_why_none(chain))
     weight = micro_batches - 1
-    least = min(found, key=lambda each: (each.cuts + weight * each.slowest, each.bounds))
+    least = min(found, key=lambda each: (each.spent + weight * each.slowest, each.bounds))
     return chain.finish(least.bounds)
 
 
@@ -148,8 +165,9 @@ def cut_at(
     *,
     micro_batches: int = 1,
     link: Link | None = None,
+    devices: Sequence[Device] = (),
 ) -> Stages:
-    """Return what a given cut costs.
+    """Return what a given cut costs, whether its stages fit or not.
 
     Raises:
         UsageError: It is no cut into stages of at least one layer, or separates layers that share a weight.
@@ -160,7 +178,7 @@ def cut_at(
             f"the stages {list(bounds)} are no cut of {len(layers)} layers: give the first layer of each "
             "stage but the first, in order, so that each has at least one"
         )
-    chain = _Chain(layers, len(bounds) + 1, micro_batches, link or NO_LINK, 0)
+    chain = _Chain(layers, micro_batches, link or NO_LINK, devices or [Device("")] * (len(bounds) + 1))
     for parameter, (first, last) in chain.whole.items():
         if any(first < bound <= last for bound in bounds):
             raise UsageError(
@@ -184,11 +202,11 @@ def _extended(chain: _Chain, best: dict[int, list[_Partial]], stage: int, end: i
     for begin, partials in best.items():
         if begin >= end or not chain.fits(stage, begin, end):
             continue
-        seconds = chain.seconds(begin, end)
+        seconds, more = chain.seconds(stage, begin, end), chain.more_seconds(stage, begin, end)
         cut = chain.cut_s[begin - 1] if begin else 0.0
         bounds = (begin,) if begin else ()
         found += [
-            _Partial(max(each.slowest, seconds, cut), each.cuts + cut, each.bounds + bounds)
+            _Partial(max(each.slowest, seconds, cut), each.spent + cut + more, each.bounds + bounds)
             for each in partials
         ]
     return found
@@ -198,7 +216,7 @@ def _kept(partials: list[_Partial]) -> list[_Partial]:
     """Return those that no other is as good as in both respects."""
     kept: list[_Partial] = []
     for each in sorted(partials):
-        if not kept or each.cuts < kept[-1].cuts:
+        if not kept or each.spent < kept[-1].spent:
             kept.append(each)
     return kept
 
@@ -230,8 +248,12 @@ def _why_none(chain: _Chain) -> str:
         )
     large = max(range(count), key=lambda index: chain.memory(chain.num_stages - 1, index, index + 1))
     least = chain.memory(chain.num_stages - 1, large, large + 1)
+    limits = [device.memory_bytes for device in chain.devices]
+    have = f"{limits[0]} bytes for each"
+    if len({*limits}) > 1:
+        have = f"their devices ({', '.join(f'{limit} bytes' if limit else 'any' for limit in limits)})"
     return (
-        f"no cut into {chain.num_stages} stages fits into {chain.limit} bytes for each: the layer "
+        f"no cut into {chain.num_stages} stages fits into {have}: the layer "
         f"{layers[large].name} alone needs at least {least}, and all layers "
         f"{sum(layer.fixed_bytes + layer.held_bytes for layer in layers)}; take more stages or smaller "
         "micro-batches"

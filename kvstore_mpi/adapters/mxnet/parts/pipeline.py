@@ -17,6 +17,7 @@ from kvstore_mpi.adapters.mxnet.parts.part_costs import measure_parts, structure
 from kvstore_mpi.adapters.mxnet.parts.part_trainer import PartTrainer, opened
 from kvstore_mpi.adapters.mxnet.parts.segments import Net, Part, check_micro_batches, forms_of
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.cluster import Device
 from kvstore_mpi.planner.cuts import PIPELINE
 from kvstore_mpi.planner.pipelines.schedules import one_f_one_b
 from kvstore_mpi.planner.pipelines.stages import Layer, Stages, cut_at, partition
@@ -101,8 +102,7 @@ class PipelineTrainer(PartTrainer):
             if stages != AUTO or sample is None:
                 raise UsageError(f"stages={stages!r} must be numbers of layers, or {AUTO!r} with a sample")
             [form] = forms_of([sample], micro_batches)
-            options = {"micro_batches": micro_batches, "memory_limit": memory_limit}
-            self.stages = _best_stages(layers, kvstore, form, options)
+            self.stages = _best_stages(layers, kvstore, form, micro_batches, memory_limit)
         else:
             self.stages = _given_stages(layers, stages, size, micro_batches)
         super().__init__(
@@ -186,7 +186,7 @@ def _parts_of(layers: Sequence[mx.gluon.HybridBlock], stages: Stages) -> list[Pa
 
 
 def _best_stages(
-    layers: Sequence[mx.gluon.HybridBlock], kvstore: Any, form: Form, options: dict[str, int]
+    layers: Sequence[mx.gluon.HybridBlock], kvstore: Any, form: Form, micro_batches: int, memory_limit: int
 ) -> Stages:
     """Let all measure, and rank 0 of worker 0 decide for all: the times of others differ from its own.
 
@@ -204,7 +204,10 @@ def _best_stages(
     link, _ = measure_link(links)
     # At once: what ranks share, such as the memory of a host, slows them as it does when they train.
     measured = layers_of(measure_parts(net, [form]))
+    devices = [Device(f"rank {rank}", memory_bytes=memory_limit) for rank in range(size)]
     bounds = decided_by_first(
-        lambda: partition(measured, size, link=link, **options).bounds, kvstore.rank, links
+        lambda: partition(measured, size, micro_batches=micro_batches, link=link, devices=devices).bounds,
+        kvstore.rank,
+        links,
     )
-    return cut_at(measured, bounds, micro_batches=options["micro_batches"])
+    return cut_at(measured, bounds, micro_batches=micro_batches)
