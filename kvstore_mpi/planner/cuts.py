@@ -6,6 +6,7 @@ Parts are what a script can put on different ranks: the layers of a ``PipelineTr
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,6 +60,31 @@ class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     micro_batches: int = 1
     handling: Handling = Handling()
+
+    def checked(self) -> Parts:
+        """Return the parts.
+
+        Raises:
+            UsageError: There is no such kind, no micro-batch or no part, a message takes less than nothing,
+                the graph cannot be planned for, or layers of a pipeline do not follow each other.
+        """
+        if self.kind not in KINDS:
+            raise UsageError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
+        if self.micro_batches < 1:
+            raise UsageError(f"micro_batches is {self.micro_batches}; a step has at least one")
+        for name in ("byte_s", "message_s"):
+            if not 0 <= (seconds := getattr(self.handling, name)) < float("inf"):
+                raise UsageError(f"handling: {name} is {seconds}; it must be finite and not negative")
+        if not self.graph.checked().operations:
+            raise UsageError("the graph has no operations; a net has at least one part")
+        if self.kind == PIPELINE:
+            edges = {(edge.source, edge.target) for edge in self.graph.edges}
+            if odd := sorted(edges ^ {*pairwise(self.graph.order())}):
+                raise UsageError(
+                    "layers of a pipeline follow each other, with an edge from each to the next alone, and "
+                    f"these do not: look at {' -> '.join(odd[0])}"
+                )
+        return self
 
 
 class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,11 +193,10 @@ def read_parts(text: bytes) -> Parts:
 
     Raises:
         ConfigurationError: The text is nothing of the kind.
-        UsageError: They make no net.
+        UsageError: They cannot be planned for.
     """
     try:
         parts = msgspec.json.decode(text, type=Parts)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"these are no parts of a net: {error}") from error
-    parts.graph.checked()
-    return parts
+    return parts.checked()

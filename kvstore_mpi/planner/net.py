@@ -118,3 +118,8 @@ def check_net(net: Net, where: str) -> None:
         raise UsageError(
             f"{where}: a net needs a layer, a batch and samples of 1 or more, and a step that takes time"
         )
+    if net.parts is not None:
+        try:
+            net.parts.checked()
+        except UsageError as error:
+            raise UsageError(f"{where}: parts: {error}") from error

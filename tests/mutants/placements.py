@@ -13,6 +13,7 @@ _ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _IN_TURN = ("unit/test_dlplacer_in_turn.py",)
 _CUT = ("property/test_pipelines.py", "unit/test_unequal_devices.py")
+_PARTS = ("unit/test_planner_cuts.py",)
 _ANY = ("property/test_dlplacer.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
 _IN = "kvstore_mpi/planner/placement/"
@@ -304,5 +305,19 @@ MUTANTS = [
         "limit = self.devices[stage].memory_bytes",
         "limit = self.devices[0].memory_bytes",
         _CUT,
+    ),
+    Mutant(
+        "parts of a profile are taken as they are",
+        "kvstore_mpi/planner/net.py",
+        "            net.parts.checked()",
+        "            pass",
+        _PARTS,
+    ),
+    Mutant(
+        "layers of a pipeline need not follow each other",
+        "kvstore_mpi/planner/cuts.py",
+        "            if odd := sorted(edges ^ {*pairwise(self.graph.order())}):",
+        "            if odd := sorted(edges - {*pairwise(self.graph.order())}):",
+        _PARTS,
     ),
 ]

@@ -106,6 +106,23 @@ class TestRecords:
         graph = Graph(operations=(Operation(name="a", **{field: -1}),), edges=())
         with pytest.raises(UsageError, match=f"operation 'a': {field} is -1"):
             graph.checked()
+        edges = (Edge(source="a", target="b", num_bytes=-5),)
+        graph = Graph(operations=(Operation(name="a"), Operation(name="b")), edges=edges)
+        with pytest.raises(UsageError, match="the edge a -> b: num_bytes is -5"):
+            place(graph, SLOW)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"operations": [{"name": "a", "forward_second": 3}], "edges": []}',
+            '{"operations": [], "edges": [{"source": "a", "target": "b", "bytes": 3}]}',
+            '{"operations": [], "edges": [], "edge": 3}',
+        ],
+    )
+    def test_misspelt_fields_are_refused(self, text):
+        """What was meant would be taken to be 0."""
+        with pytest.raises(UsageError, match="not the JSON of a graph: Object contains unknown field"):
+            Graph.from_json(text)
 
     def test_what_is_no_cluster_is_refused(self):
         """Devices that nothing joins, a link to nowhere, a rate of zero, no device at all."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from support.placement_twins import graph_of
@@ -303,3 +305,36 @@ def test_texts_that_are_no_cut_and_no_parts_are_refused():
         read_cut("[]")
     with pytest.raises(ConfigurationError, match="no parts of a net"):
         read_parts(b"[]")
+
+
+def graph_with(**changes):
+    """Return the chain, with another ``b``."""
+    operations = {each.name: each for each in CHAIN.operations}
+    operations["b"] = msgspec.structs.replace(operations["b"], **changes)
+    return msgspec.structs.replace(CHAIN, operations=tuple(operations.values()))
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        (Parts(CHAIN, "foo"), "kind is 'foo'; it must be one of placement, pipeline"),
+        (Parts(CHAIN, PIPELINE, 0), "micro_batches is 0"),
+        (Parts(CHAIN, PIPELINE, 1, Handling(-1.0)), "handling: byte_s is -1.0"),
+        (Parts(CHAIN, PIPELINE, 1, Handling(0.0, float("nan"))), "handling: message_s is nan"),
+        (Parts(graph_with(forward_seconds=-1.0), PIPELINE), "operation 'b': forward_seconds is -1.0"),
+        (Parts(graph_with(name="a"), PIPELINE), "two operations of the graph have the name 'a'"),
+        (Parts(msgspec.structs.replace(CHAIN, edges=CHAIN.edges[1:]), PIPELINE), "look at a -> b"),
+        (Parts(TOWERS, PIPELINE), "layers of a pipeline follow each other, .*: look at a -> r"),
+        (Parts(msgspec.structs.replace(CHAIN, operations=(), edges=()), PLACEMENT), "at least one part"),
+    ],
+)
+def test_parts_of_which_no_net_is_made_are_refused(parts, what):
+    """In a profile, which somebody may have written, and in what a script has told."""
+    net = msgspec.structs.replace(net_of(CHAIN, PIPELINE), parts=parts)
+    with pytest.raises(UsageError, match=f"^net 'small': parts: .*{what}"):
+        plan(net, TWO_HOSTS, BENDS)
+    if not math.isnan(parts.handling.message_s):  # which JSON cannot say
+        with pytest.raises(UsageError, match=f"^profile.json: parts: .*{what}"):
+            read_net(write_net(net), "profile.json")
+        with pytest.raises(UsageError, match=what):
+            read_parts(write_parts(parts))

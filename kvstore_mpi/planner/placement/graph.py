@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One operation, or several that always run together (a convolution and its normalisation).
 
     Attributes:
@@ -44,7 +44,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameter_bytes + self.activation_bytes
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one operation computes from another's result.
 
     Attributes:
@@ -58,7 +58,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int = 0
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A net; ``checked`` says whether it can be planned for.
 
     Attributes:
@@ -123,6 +123,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
                         f"the edge {edge.source} -> {edge.target} names {end!r}, "
                         "which is no operation of the graph"
                     )
+            if edge.num_bytes < 0:
+                raise UsageError(
+                    f"the edge {edge.source} -> {edge.target}: num_bytes is {edge.num_bytes}; it must not "
+                    "be negative"
+                )
         pairs = Counter((edge.source, edge.target) for edge in self.edges)
         if again := [pair for pair, count in pairs.items() if count > 1]:
             raise UsageError(f"the edge {again[0][0]} -> {again[0][1]} is given twice: add up its bytes")
