@@ -376,9 +376,11 @@ class KVWorker(Protocol):
         """Wait until every operation so far has ended."""
         ...
 
-    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
-        """Tell what this worker's own optimizer has had; if others differ, all get a ``MismatchError``."""
-        ...
+    def note_numbers(self, numbers: OptimizerNumbers) -> None:
+        """Keep what an own optimizer has had so far until ``tell_numbers``, a barrier or ``close``."""
+
+    def tell_numbers(self) -> None:
+        """Tell what has been noted since; if others differ, all get a ``MismatchError``; never waits."""
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """End everything that is pending with an error, here and wherever this worker is waited for.

@@ -25,10 +25,15 @@ class _First(NamedTuple):
 
 
 class SameNumbers:
-    """What workers have told of their optimizers, until all of them have."""
+    """What workers have told of their optimizers, until all of them have.
+
+    Attributes:
+        error: What the first that differed have ended the job with.
+    """
 
     def __init__(self, roster: Roster, num_workers: int) -> None:
         """Start with nothing told; the roster names the workers in errors."""
+        self.error: MismatchError | None = None
         self._roster = roster
         self._num_workers = num_workers
         self._first: dict[_Where, _First] = {}
@@ -43,9 +48,10 @@ class SameNumbers:
             del self._first[where], self._told[where]
         if numbers.digest == first.numbers.digest:
             return []
-        error = m.Failure(MismatchError.__name__, self._difference(sender, numbers, first))
+        self.error = self.error or MismatchError(self._difference(sender, numbers, first))
+        failure = m.Failure(MismatchError.__name__, str(self.error))
         # All, and not one that may be right: the others would wait for it, and be blamed for that.
-        return [Send(node, error) for node in self._roster.joined if node.role is Role.WORKER]
+        return [Send(node, failure) for node in self._roster.present if node.role is Role.WORKER]
 
     def _difference(self, sender: NodeId, numbers: OptimizerNumbers, first: _First) -> str:
         own, other = self._roster.name(sender), self._roster.name(first.worker)

@@ -229,7 +229,8 @@ class SchedulerState:
         gone = m.PeerGone(str(sender), f"{self.roster.name(sender)} has finished", orderly=True)
         self.roster.depart([sender], gone)
         if not self.roster.workers_remain:
-            return self._end(self._never_back())
+            # Workers that had told the same, or nothing, and left before do not know it.
+            return self._end(self._numbers.error or self._never_back())
         # To the servers alone, whose rounds it may be missing in: were all told of all, the end of 10,000
         # workers would take 50 million messages, and a worker hears it from the barrier or the server that
         # it waits for.

@@ -314,8 +314,11 @@ class FakeWorker(Uncounted):
     def flush(self, timeout: float | None = None) -> None:
         """See ``KVWorker``; the adapter waits in the engine instead."""
 
-    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
+    def note_numbers(self, numbers: OptimizerNumbers) -> None:
         """See ``KVWorker``; nobody compares them."""
+
+    def tell_numbers(self) -> None:
+        """See ``KVWorker``."""
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``KVWorker``; the test decides what becomes of pending operations."""

@@ -31,7 +31,7 @@ from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
 from kvstore_mpi.worker.key_creation import check_new, check_slices
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
+from kvstore_mpi.worker.mpi_thread import make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
@@ -98,6 +98,7 @@ class Worker(TableCalls, Observed):
         self._tables = Tables(self.rank, topology.num_servers, self._keys, config.partitions)
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
+        self._numbers_noted: dict[tuple[int, int], OptimizerNumbers] = {}  # by store and optimizer
         self._closed, self._called, self._lost = False, {}, None
         # Operations that have not ended, under a lock of their own: callers of any thread begin them, and
         # the I/O thread ends them.
@@ -116,7 +117,7 @@ class Worker(TableCalls, Observed):
         self._optimizers = OptimizerCalls(
             self.rank, self.num_clients, self._state.servers.nodes, self._requests
         )
-        self._mpi_thread = self._make_mpi_thread(communicator, profile)
+        self._mpi_thread = make_mpi_thread(communicator, config, buffers.place, profile, recorder)
         self.io = self._make_io(topology, scheduler)
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
@@ -132,9 +133,6 @@ class Worker(TableCalls, Observed):
             coordinator=scheduler,
             recorder=self.recorder,
         )
-
-    def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
-        return make_mpi_thread(communicator, self._config, self._buffers.place, profile, self.recorder)
 
     # --- life ---
 
@@ -191,9 +189,9 @@ class Worker(TableCalls, Observed):
         except KVStoreError as error:
             self._loop.post(partial(self.io.fail, error))
             return
-        # Each step needs the one before: a rank that went before its operations had ended would leave the
-        # others in a collective, and servers that were told too early would not wait for this client's last
-        # pushes.
+        self.tell_numbers()  # before the others may go: who differs from them is an error of theirs, too
+        # Each step needs the one before: a rank that went too early would leave the others in a collective,
+        # and servers that were told too early would not wait for this client's last pushes.
         self._loop.post(self.io.close)
         if not self.io.may_end.wait(self._config.finish_timeout):
             text = (
@@ -208,15 +206,19 @@ class Worker(TableCalls, Observed):
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``interfaces.KVWorker``."""
-        # Posted, and nothing else: this is called by a signal's thread while the caller's may hold any
-        # lock.
+        # Posted, and nothing else: a signal's thread calls this while the caller's may hold any lock.
         self._loop.post(partial(self.io.interrupt, reason, error))
 
-    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
+    def note_numbers(self, numbers: OptimizerNumbers) -> None:
         """See ``interfaces.KVWorker``."""
+        self._numbers_noted[numbers.store, numbers.given] = numbers
+
+    def tell_numbers(self) -> None:
+        """See ``interfaces.KVWorker``."""
+        noted, self._numbers_noted = self._numbers_noted, {}
         # To whom all workers talk, and not among a client's ranks: their order of calls is left as it is.
-        told = Send(self.coordinator, m.Numbers(numbers))
-        self._loop.post(lambda now: self.io.do([told], now))
+        told = [Send(self.coordinator, m.Numbers(each)) for each in noted.values()]
+        self._loop.post(partial(self.io.do, told))
 
     # --- operations ---
 
@@ -282,8 +284,7 @@ class Worker(TableCalls, Observed):
         self._submit(Kind.PUSHPULL, store, key, priority, done, source=raw)
 
     def _is_loose(self, store: int) -> bool:
-        # Rounds of such stores do not wait for a client, so that one that was restarted may come back to
-        # them.
+        # Rounds of such stores do not wait for a client: one that was restarted may come back to them.
         return self._modes[store] is not Mode.SYNC or store in self._with_quorum
 
     def sends_source(self, store: int, key: Key) -> bool:
@@ -310,11 +311,9 @@ class Worker(TableCalls, Observed):
             done = self.recorder.operation(kind.value, store, key, priority, done)
         operation = wr.Operation(kind, priority, done, source, arrived)
         # One rank decides for its client: they must agree on what a collective is.
-        operation.given = arrived is not None and not self.mpi_rank and self._on_servers(store)
+        on_servers = self.num_servers > 0 and self._modes[store] is not Mode.CLIENT
+        operation.given = arrived is not None and not self.mpi_rank and on_servers
         self._loop.post(partial(self.io.submit, store, key, operation))
-
-    def _on_servers(self, store: int) -> bool:
-        return self.num_servers > 0 and self._modes[store] is not Mode.CLIENT
 
     def _begin(self, done: Done) -> Done:
         """Note an operation; return what is to be called at its end instead of ``done``."""
@@ -369,8 +368,7 @@ class Worker(TableCalls, Observed):
         self._tables.take_coding(store, OptimizerSpec.from_dict(spec).compress)
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(OptimizerSpec.from_dict(spec))
-        # Noted here as well as by the state, for ``init``: it is called by this thread and must not ask
-        # another.
+        # Noted here as well as by the state, for ``init``, whose thread must not ask another.
         if terms.quorum:
             self._with_quorum.add(store)
         self._loop.post(partial(self.io.take_optimizer, store, spec, terms))
@@ -395,6 +393,7 @@ class Worker(TableCalls, Observed):
 
     def barrier(self, *, settled: bool = False) -> None:
         """See ``interfaces.KVWorker``."""
+        self.tell_numbers()
         self._requests.barrier(
             lambda number: self._loop.post(partial(self.io.arrive, number, settled=settled))
         )

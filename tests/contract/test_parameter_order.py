@@ -95,7 +95,7 @@ def test_an_optimizer_that_knows_parameters_without_a_trainer(layout):
     told = []
     try:
         for worker, names in zip(cluster.workers, (("d10_w", "d9_w"), ("d8_w", "d9_w"))):
-            worker.tell_numbers = told.append
+            worker.note_numbers = told.append
             store = KVStoreMPI("sync", worker)
             parameters = {key: gluon.Parameter(name, shape=(2,)) for key, name in enumerate(names)}
             for _ in range(2):

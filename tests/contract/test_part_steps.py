@@ -12,6 +12,7 @@ mx = pytest.importorskip("mxnet")
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, STEPS, distance, loss_of, make_chain  # noqa: E402
 
+from kvstore_mpi import node  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.parts import part_trainer  # noqa: E402
@@ -100,6 +101,18 @@ def test_gradients_are_pushed_once_a_step(make_stores, servers):
     trainer = pipeline(store, stages=[], micro_batches=4)
     model_parts.train_parts(trainer)
     assert calls == {("pushpull", key): STEPS for key in range(8)}  # weight and bias of each layer
+
+
+def test_gathering_has_the_last_steps_of_all_workers_compared(monkeypatch):
+    """Who saves a net then hears that other workers have other weights, and not only at the job's end."""
+    calls = []
+    worker = SimpleNamespace(tell_numbers=lambda: calls.append("told"))
+    monkeypatch.setattr(node, "existing_worker", lambda: worker)
+    trainer = pipeline("local", stages=[])
+    trainer.step(*model_parts.batches()[0])
+    assert not calls
+    trainer.gather()
+    assert calls == ["told"]
 
 
 @pytest.mark.parametrize(

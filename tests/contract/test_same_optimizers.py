@@ -196,8 +196,13 @@ def test_each_optimizer_of_a_store_is_compared_with_its_like(job, monkeypatch):
     """One worker may have come to the next one while another has not."""
     cluster, told = job(**PURE), [[], []]
     for worker, its in zip(cluster.workers, told, strict=True):
+        # What is noted last before it is told counts.
+        noted = {}
+        monkeypatch.setattr(worker, "note_numbers", lambda each, noted=noted: noted.update(last=each))
         monkeypatch.setattr(
-            worker, "tell_numbers", lambda told, its=its: its.append((told.given, told.step))
+            worker,
+            "tell_numbers",
+            lambda its=its, noted=noted: its.extend((each.given, each.step) for each in noted.values()),
         )
     stores, outs = stores_of(cluster, [sgd(), sgd()])
     for rate in (0.25, 0.125):
@@ -206,6 +211,68 @@ def test_each_optimizer_of_a_store_is_compared_with_its_like(job, monkeypatch):
         for store in stores:
             store.set_optimizer(sgd(rate))
     assert told == [[(1, 1), (1, 2), (2, 1), (2, 2)]] * 2
+
+
+def make_steps(stores, outs, sizes, other):
+    """Make steps, of which the second worker makes one, counted from 1, with another batch size."""
+    for number in range(1, sizes + 1):
+        stores[1]._updater.optimizer.rescale_grad = 0.25 if number == other else 0.125
+        step(stores, outs)
+        for store in stores:
+            settle(store)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("ends", [False, True], ids=["barrier", "end"])
+@pytest.mark.parametrize("layout", [PURE, HYBRID, SUMS], ids=["pure", "hybrid", "sums"])
+def test_a_smaller_last_batch(job, layout, ends, steps):
+    """Steps that are not compared by themselves are, before a barrier opens, and where the job ends."""
+    number = layout["workers_per_client"] * layout.get("clients", 1)
+    kind = Lion if layout is SUMS else mx.optimizer.SGD
+    cluster = job(**layout)
+    stores, outs = stores_of(cluster, [kind(learning_rate=0.5, rescale_grad=0.125) for _ in range(number)])
+    make_steps(stores, outs, steps, steps)
+    if ends:
+        cluster.close()
+        # Who has left before the one that differs is not told any more, but the job is.
+        told = [*(worker.failure() for worker in cluster.workers), *cluster.errors.values()]
+        told = [error for error in told if isinstance(error, MismatchError)]
+    else:
+        told = cluster.on_all(refused_barrier)
+    assert told
+    for error in told:
+        assert f"in their first {steps} steps (rescale_grad" in str(error)
+
+
+def refused_barrier(worker):
+    with pytest.raises(MismatchError) as caught:
+        worker.barrier()
+    return caught.value
+
+
+@pytest.mark.parametrize("layout", [PURE, HYBRID], ids=["pure", "hybrid"])
+def test_equal_last_batches(job, layout):
+    """What is equal, and told at barriers in the middle of everything, ends no job."""
+    cluster = job(**layout)
+    stores, outs = stores_of(cluster, [sgd(), sgd()])
+    for _ in range(3):
+        make_steps(stores, outs, 3, 0)
+        cluster.on_all(lambda worker: worker.barrier())
+    cluster.close()
+    assert [worker.failure() for worker in cluster.workers] == [None, None]
+    assert not cluster.errors
+
+
+def test_a_smaller_first_batch(job):
+    """Its numbers are the first step's, and not those that the second one begins with."""
+    stores, outs = stores_of(job(**PURE), [sgd(), sgd()])
+    make_steps(stores, outs, 1, 1)
+    for store in stores:
+        store._updater.optimizer.rescale_grad = 0.125
+    begin_another(stores, outs)
+    for store in stores:
+        with pytest.raises(MismatchError, match=r"in their first 1 steps \(rescale_grad 0\.1?25 and"):
+            settle(store)
 
 
 def test_optimizers_that_have_come_with_states_are_compared(job, tmp_path):

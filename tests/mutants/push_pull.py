@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "a rank that does not lead decides for itself",
         _WORKER + "worker.py",
-        "operation.given = arrived is not None and not self.mpi_rank and self._on_servers(store)",
-        "operation.given = arrived is not None and self._on_servers(store)",
+        "operation.given = arrived is not None and not self.mpi_rank and on_servers",
+        "operation.given = arrived is not None and on_servers",
         _JOBS,
     ),
     Mutant(

@@ -204,9 +204,16 @@ MUTANTS = [
     Mutant(
         "who never comes back is not missed at the end",
         "kvstore_mpi/scheduler/state.py",
-        "return self._end(self._never_back())",
-        "return self._end(None)",
+        "return self._end(self._numbers.error or self._never_back())",
+        "return self._end(self._numbers.error)",
         ("unit/test_scheduler_state.py",),
+    ),
+    Mutant(
+        "a job whose last optimizer differs ends well",
+        "kvstore_mpi/scheduler/state.py",
+        "return self._end(self._numbers.error or self._never_back())",
+        "return self._end(self._never_back())",
+        ("unit/test_same_numbers.py",),
     ),
     Mutant(
         "who has finished is missed at the end",

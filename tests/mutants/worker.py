@@ -273,6 +273,20 @@ MUTANTS = [
         ("contract/test_same_optimizers.py",),
     ),
     Mutant(
+        "the first step has the numbers that the second begins with",
+        "kvstore_mpi/adapters/mxnet/updates/same_optimizers.py",
+        "if count <= self._steps:",
+        "if count <= max(1, self._steps):",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "what optimizers have had in the last steps is told to nobody",
+        _IN + "worker.py",
+        "self.tell_numbers()  # before the others may go: who differs from them is an error of theirs, too",
+        "pass",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
         "a rank ends while another needs it",
         _IN + "shutdown.py",
         "return self._released and self._left.issuperset(self._partners)",

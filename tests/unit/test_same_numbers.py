@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from support.scheduler_job import Job, sent, worker
 
+from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.records import OptimizerNumbers
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Stop
 
 
 def tell(job, rank, step=1, digest=7, *, key="w", store=0, given=1, **shown):
@@ -32,6 +34,18 @@ def test_who_differs_ends_all():
     (failure,) = set(map(str, told.values()))
     for part in ("client0.1", "client1.0", "in their first 4 steps (rate 0.25 and 0.5)"):
         assert part in failure
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_workers_that_had_left_do_not_know_it_but_the_job_ends_with_it(differs):
+    """Told with the end of the last worker: nobody is there any more who could raise it."""
+    job = Job(2, 2, 1)
+    tell(job, 0, step=5)
+    job.says(worker(0), m.Leave())
+    assert sorted(tell(job, 1, step=5, digest=8 if differs else 7)) == [worker(1)] * differs
+    end = job.says(worker(1), m.Leave())[-1]
+    assert isinstance(end, Stop)
+    assert isinstance(end.error, MismatchError if differs else type(None))
 
 
 @pytest.mark.parametrize("other", [{"step": 2}, {"store": 1}, {"given": 2}, {"key": "v"}], ids=str)

@@ -26,6 +26,15 @@ def own_links() -> Links | None:
     return process_links()
 
 
+def tell_numbers() -> None:
+    """Tell what this process's optimizers have had, if it has a worker; see ``KVWorker.tell_numbers``."""
+    from kvstore_mpi.node import existing_worker  # noqa: PLC0415  as above
+
+    worker = existing_worker()
+    if worker is not None:
+        worker.tell_numbers()
+
+
 def planned_cut() -> Cut | None:
     """Return which rank of a worker has which parts of the net, if this job has a plan that says it."""
     from kvstore_mpi.node import process_config  # noqa: PLC0415  as above

@@ -15,7 +15,7 @@ import numpy as np
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.exchange import lifecycle
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import shape_is_known, shape_of
-from kvstore_mpi.adapters.mxnet.exchange.own_worker import asked_parts, own_links, planned_cut
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import asked_parts, own_links, planned_cut, tell_numbers
 from kvstore_mpi.adapters.mxnet.parallel import let_sizes_count
 from kvstore_mpi.adapters.mxnet.parts.agreement import Agreement
 from kvstore_mpi.adapters.mxnet.parts.message_costs import measure_handling
@@ -204,6 +204,7 @@ class PartTrainer:
             UsageError: Some have no shape yet, which they get from the first batch.
             MismatchError: Another rank makes a step.
         """
+        tell_numbers()
         if self._links is None:
             return
         unknown = [param.name for _, param in owners(self._net) if not shape_is_known(param)]

@@ -49,7 +49,8 @@ def tell_names(exchange: Exchange, names: Sequence[str]) -> None:
         return
     exchange.orders_told.add(of_these)
     shown = {name: float(number) for number, name in enumerate(names[:_SHOWN])}
-    exchange.worker.tell_numbers(OptimizerNumbers(exchange.store, of_these, "", 0, digest, shown))
+    exchange.worker.note_numbers(OptimizerNumbers(exchange.store, of_these, "", 0, digest, shown))
+    exchange.worker.tell_numbers()
 
 
 def normalised(names: Sequence[str]) -> list[str]:

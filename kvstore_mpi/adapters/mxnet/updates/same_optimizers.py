@@ -2,7 +2,8 @@
 
 From the same sums they would otherwise make different weights, and nobody would be told: a learning rate
 that one of them has alone, or a batch size where the last batch is smaller on some. Each notes its numbers
-in every step, and now and then tells the coordinator a digest of all of them, which nothing waits for.
+in every step, and now and then tells the coordinator a digest of all of them, which nothing waits for. What
+is left is told at the next barrier, or when the worker leaves.
 """
 
 from __future__ import annotations
@@ -46,47 +47,56 @@ class SameOptimizers:
         self._keys: list[Key] = []  # of the first step
         self._steps = 0
         self._noted: tuple[Any, ...] = ()
+        self._shown: dict[str, float] = {}
         self._digest = zlib.crc32(type(optimizer).__name__.encode())
 
     def before_push(self, key: Key) -> None:
-        """Note the numbers once in each step, and tell them in some.
+        """Note the numbers once in each step, and have them told at once in some.
 
         A step begins with the first push of a key that has more than any had before, whichever it is:
         workers may push in different orders, and a layer may be frozen later.
         """
         count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count <= max(1, self._steps):
+        if count <= self._steps:
             return
-        if not self._keys:  # which keys the first step has is known when the second one begins
+        if self._steps == 1:  # which keys the first step has is known when the second one begins
             self._keys = sorted(self._counts, key=str)
-            self._note()
-        self._note()
+            self._compare()
+        self._begin_step()
+        if self._keys and is_compared(self._steps):
+            self._compare()
 
-    def _note(self) -> None:
+    def _begin_step(self) -> None:
         self._steps += 1
         # At this step, as others may have made an update of it before they come to this key.
         numbers = self._reader.common(self._begin + self._steps)
         if numbers != self._noted:
             self._noted = numbers
             self._digest = zlib.crc32(repr((self._steps, numbers)).encode(), self._digest)
-        if is_compared(self._steps):
-            # Not in each step: there is one of each key.
-            multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]
-            self._digest = zlib.crc32(repr(multipliers).encode(), self._digest)
-            self._tell()
+            self._shown = _shown(self.optimizer)
+        self._note()
 
-    def _tell(self) -> None:
-        optimizer = self.optimizer
-        shown = {
-            "learning rate": optimizer.learning_rate,
-            "wd": optimizer.wd,
-            "rescale_grad": optimizer.rescale_grad,
-        }
-        numbers = {name: float(value) for name, value in shown.items()}
-        exchange, key = self._exchange, self._keys[0]
-        exchange.worker.tell_numbers(
-            OptimizerNumbers(exchange.store, self._given, key, self._steps, self._digest, numbers)
+    def _compare(self) -> None:
+        # Not in each step: there is one of each key.
+        multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]
+        self._digest = zlib.crc32(repr(multipliers).encode(), self._digest)
+        self._note()
+        self._exchange.worker.tell_numbers()
+
+    def _note(self) -> None:
+        store, key = self._exchange.store, self._keys[0] if self._keys else ""
+        self._exchange.worker.note_numbers(
+            OptimizerNumbers(store, self._given, key, self._steps, self._digest, self._shown)
         )
+
+
+def _shown(optimizer: Any) -> dict[str, float]:
+    shown = {
+        "learning rate": optimizer.learning_rate,
+        "wd": optimizer.wd,
+        "rescale_grad": optimizer.rescale_grad,
+    }
+    return {name: float(value) for name, value in shown.items()}
 
 
 def _static(optimizer: Any) -> list[str]:
