@@ -27,12 +27,13 @@ LO, SIZE, CLIENTS, ROUNDS = 3, 100, 3, 4
 
 
 class Server:
-    """State and store of a server that has the elements of a key from ``LO`` on, in one slice or some."""
+    """State and store of a server that has a key from ``LO`` on, in slices, or as a whole tensor all of it."""
 
     def __init__(
         self, name, params, *, dtype="float32", mode="sync", slices=SIZE, compress=0, half=False, held=False
     ):
         self.held = held
+        lo = 0 if name == "norm" else LO
         topology = Topology(CLIENTS, CLIENTS, 1)
         self.state = ServerState(topology, slice_elements=slices, warn_after=1e3, step_timeout=1e3)
         self.store = ShardStore(CLIENTS)
@@ -45,7 +46,8 @@ class Server:
             terms = StoreTerms(whole=True) if whole else terms_of(spec)._replace(compress=compress)
             self.store.set_optimizer(0, spec, NormRule() if whole else build(spec), terms)
             self.state.set_optimizer(0, spec.to_dict(), spec.hyper, terms)
-        create = m.Create(KeySpec(0, "w", (LO + SIZE,), dtype), mode, 0, (LO, LO + SIZE), [(LO, LO + SIZE)])
+        self.part = (lo, lo + SIZE)
+        create = m.Create(KeySpec(0, "w", (lo + SIZE,), dtype), mode, 0, self.part, [self.part])
         self.carry_out(self.state.create(leader(0), create, [np.linspace(-1, 1, SIZE).astype(dtype).data]))
 
     def carry_out(self, instructions, into=()):
@@ -76,13 +78,13 @@ class Server:
         payload = gradient.view(np.uint8).data
         if coding:
             payload = CODINGS[coding].encode(gradient, np.zeros_like(gradient), np.empty_like(gradient))
-        message = m.Push([(0, LO, LO + SIZE, sequence, value)], shared=shared, coding=coding)
+        message = m.Push([(0, *self.part, sequence, value)], shared=shared, coding=coding)
         return list(self.state.rounds.push(leader(client), message, [payload], 0.0))
 
     @property
     def arrays(self):
         """All arrays of the key, as a snapshot has them, and what each client was sent last."""
-        sent = [self.store.payload(0, LO, LO + SIZE, stable=False, client=each) for each in range(CLIENTS)]
+        sent = [self.store.payload(0, *self.part, stable=False, client=each) for each in range(CLIENTS)]
         return [*(array.tobytes() for _, array in self.store.contents(0)), *sent]
 
 

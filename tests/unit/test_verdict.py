@@ -7,7 +7,7 @@ import io
 import msgspec
 import pytest
 
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.tracing.report import Iteration, WorkerReport
 from kvstore_mpi.tracing.verdict import Figures, Summary, judge, summarise
 from mpilaunch.seeing import compare
@@ -134,11 +134,9 @@ def test_what_is_not_known_without_marks_is_not_compared(saved):
 
 def test_what_is_no_report_is_named(saved, tmp_path):
     """One error that says which, and what would be one."""
-    with pytest.raises(
-        ConfigurationError, match=r"nowhere.* is not the report of a run with mpilaunch --rep"
-    ):
+    with pytest.raises(UsageError, match=r"nowhere.* is not the report of a run with mpilaunch --rep"):
         compare.run([saved("a"), str(tmp_path / "nowhere")], io.StringIO())
-    with pytest.raises(ConfigurationError, match=r"has neither report\.json nor the parts of a trace"):
+    with pytest.raises(UsageError, match=r"has neither report\.json nor the parts of a trace"):
         compare.run([saved("b"), str(tmp_path)], io.StringIO())
     with pytest.raises(UsageError, match="3%"):
         compare.run([saved("c"), saved("d"), "--fail-if-slower", "some"], io.StringIO())
