@@ -258,10 +258,17 @@ MUTANTS = [
     ),
     Mutant(
         "changes of numbers wait for a push of a clipped step that is under way",
-        "kvstore_mpi/adapters/mxnet/updates/server_updates.py",
-        "self._steps.push(key, self._awaited) if clips else ((key,), True)",
-        "((key,), True)",
-        _CLIPPING,
+        "kvstore_mpi/adapters/hyper_watch.py",
+        "        return (key,), not self._left",
+        "        return (key,), True",
+        ("unit/test_adapters.py",),
+    ),
+    Mutant(
+        "a key that is taken to be awaited, and is not, keeps numbers from changing",
+        "kvstore_mpi/adapters/hyper_watch.py",
+        "        if key in keys and (not self._left or key in self._pushed):",
+        "        if key in keys and not self._left:",
+        ("unit/test_adapters.py",),
     ),
     Mutant(
         "a clipped step follows the numbers of its first key only",
@@ -269,6 +276,13 @@ MUTANTS = [
         "self._watch.changed(*counted, others=self._exchange.stagings if clips else ())",
         "self._watch.changed(key)",
         _CLIPPING,
+    ),
+    Mutant(
+        "averages that nobody will keep are no error",
+        "kvstore_mpi/adapters/mxnet/updates/server_updates.py",
+        "            if self._wants_servers and self.spec is None:",
+        "            if self._clip[0] and self.spec is None:",
+        ("contract/test_mxnet_averages.py",),
     ),
     Mutant(
         "workers clip each key by itself",

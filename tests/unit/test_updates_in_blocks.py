@@ -27,7 +27,7 @@ LO, SIZE, CLIENTS, ROUNDS = 3, 100, 3, 4
 
 
 class Server:
-    """State and store of a server that has a key from ``LO`` on, in slices, or as a whole tensor all of it."""
+    """State and store of a server that has a key from ``LO`` on, in slices, or a whole tensor."""
 
     def __init__(
         self, name, params, *, dtype="float32", mode="sync", slices=SIZE, compress=0, half=False, held=False
