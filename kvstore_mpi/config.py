@@ -193,7 +193,8 @@ class NodeConfig:
         default=600.0, metadata=knob("how long an operation may take before it is an error", above=0)
     )
     warn_after: float = field(
-        default=10.0, metadata=knob("how long an operation may take before the log says what it waits for")
+        default=10.0,
+        metadata=knob("how long an operation may take before the log says what it waits for", least=0),
     )
     heartbeat: float = field(default=1.0, metadata=knob("from one sign of life to the next", above=0))
     finish_timeout: float = field(

@@ -187,13 +187,16 @@ def parse_force(text: str) -> dict[str, Route]:
     """Return the routes that a user has written as ``NAME=ROUTE,...``.
 
     Raises:
-        UsageError: A part has another form, or a route another name.
+        UsageError: A part has another form, or a route another name, or a name two routes.
     """
     parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
-    for name, _, route in parts:
-        if not name.strip():
+    force: dict[str, str] = {}
+    for name, route in ((name.strip(), route.strip()) for name, _, route in parts):
+        if not name:
             raise UsageError(f"{route!r} is not of the form NAME=allreduce, NAME=servers or NAME=rows")
-    return check_force({name.strip(): route.strip() for name, _, route in parts})
+        if force.setdefault(name, route) != route:
+            raise UsageError(f"{name!r} has two routes, {force[name]!r} and {route!r}: leave one out")
+    return check_force(force)
 
 
 def forced_route(force: Mapping[str, Route], key: Key) -> Route | None:

@@ -10,6 +10,13 @@ _SEALED = ("contract/test_encryption.py",)
 
 MUTANTS = [
     Mutant(
+        "of two routes for a name the first counts without a word",
+        "kvstore_mpi/hybrid/routes.py",
+        "        if force.setdefault(name, route) != route:",
+        "        if not force.setdefault(name, route):",
+        ("unit/test_hybrid_routes.py",),
+    ),
+    Mutant(
         "0 is another word for auto",
         "kvstore_mpi/settings.py",
         "if setting.auto and value == AUTO:",

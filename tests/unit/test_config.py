@@ -125,6 +125,8 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
         ({"slice_elements": -1}, "slice_elements must be at least 1"),
         ({**SERVED, "routes": "e*=ring"}, "routes: the route of 'e*' cannot be 'ring'"),
         ({**SERVED, "routes": "servers"}, "routes: 'servers' is not of the form NAME=allreduce"),
+        ({**SERVED, "routes": "e=servers,e=rows"}, "routes: 'e' has two routes, 'servers' and 'rows'"),
+        ({"warn_after": -1.0}, "warn_after must not be negative, not -1.0"),
         ({"routes": "e*=servers"}, "routes: there are no servers: give num_servers 1 or more"),
         (
             {**SERVED, "num_clients": 2, "num_workers": 2, "routes": "a=servers, e*=allreduce"},

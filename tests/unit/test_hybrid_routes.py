@@ -19,6 +19,7 @@ from kvstore_mpi.hybrid.routes import (
     Router,
     check_force,
     forced_route,
+    parse_force,
     traffic,
     unmatched,
 )
@@ -180,6 +181,13 @@ def test_a_route_of_another_name():
     """The error shows what there is."""
     with pytest.raises(UsageError, match="'emb\\*' cannot be 'ps': a route is 'allreduce' or 'servers'"):
         check_force({"emb*": "ps"})
+
+
+def test_a_name_with_two_routes():
+    """None of them is taken for the one that was meant; what is said twice is no matter."""
+    assert parse_force("a=servers, b=rows, a=servers") == {"a": Route.SERVERS, "b": Route.ROWS}
+    with pytest.raises(UsageError, match="'a' has two routes, 'servers' and 'allreduce': leave one out"):
+        parse_force("a=servers, b=rows, a=allreduce")
 
 
 def test_patterns_that_fit_no_key_are_found():

@@ -89,7 +89,7 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({}, {"timeout": math.inf}, "--timeout must be at most 1000000000 seconds, not inf"),
         ({}, {"timeout": math.nan}, "--timeout must be a number, not nan"),
         ({}, {"grace": math.nan}, "--grace must be a number, not nan"),
-        ({"warn_after": -math.inf}, {}, "--set warn_after must be at most 1000000000 seconds, not -inf"),
+        ({"warn_after": math.inf}, {}, "--set warn_after must be at most 1000000000 seconds, not inf"),
         ({"step_timeout": 1e10}, {}, "--set step_timeout must be at most 1000000000 seconds"),
         ({}, {"grace": -1.0}, "--grace must not be negative, not -1.0"),
         ({}, {"max_restarts": -1}, "--max-restarts must not be negative"),
