@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
+from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import Role
 from mpilaunch.events import Shape
 from mpilaunch.jobspec import Target
@@ -150,7 +151,12 @@ def make_plan(
         paths: Of private files.
         service_command: Starts the scheduler and the servers.
         sites: Where the processes are, if not all on this host.
+
+    Raises:
+        ConfigurationError: They could not reach each other.
     """
+    if sites is not None:
+        _check_transport(spec.node, sites.addresses)
     shared = _shared(spec, paths)
     shielded = sites is not None and sites.reach.shielded
     if shielded:
@@ -187,6 +193,17 @@ def make_plan(
         rank_hosts=sites.placement.ranks if sites else (),
         shielded=shielded,
     )
+
+
+def _check_transport(node: NodeConfig, addresses: Mapping[str, str]) -> None:
+    """Raise where processes of several hosts are to use sockets of one host."""
+    # By address: one host may have several names.
+    hosts = list({address: host for host, address in addresses.items()}.values())
+    if node.num_servers and node.transport == "ipc" and len(hosts) > 1:
+        raise ConfigurationError(
+            f"--transport ipc is for processes of one host, and this job has {' and '.join(hosts)}: give "
+            "--transport auto, which takes it within each of them, or tcp"
+        )
 
 
 def _shared(spec: JobSpec, paths: Paths) -> NodeConfig:

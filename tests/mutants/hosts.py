@@ -13,6 +13,13 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "a host with two names is two hosts",
+        "launcher/plan.py",
+        '    if node.num_servers and node.transport == "ipc" and len(hosts) > 1:',
+        '    if node.num_servers and node.transport == "ipc" and len(addresses) > 1:',
+        _REACH,
+    ),
+    Mutant(
         "quotas of the groups above a container's are not counted",
         "launcher/cores.py",
         "for folder in (group, *group.parents):",

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,24 @@ def test_services_are_shielded_from_slurm():
         for service in (plan.scheduler, *plan.servers):
             assert (service.argv[:2] == ("env", "--ignore-signal=TERM")) is shielded
         assert plan.clients[0].argv[0] == ("srun" if shielded else "/bin/mpiexec")
+
+
+def test_sockets_of_one_host_are_for_one_host():
+    """It may have several names; where it is not the only one, nothing is started."""
+    node = NodeConfig(num_workers=2, num_servers=1, transport="ipc")
+    spec = JobSpec(Target.SCRIPT, ("train.py",), node=node)
+    where = Placement(("a", "b"), (("a", "b"),), ("a",))
+    reach = SshReach("ssh", [])
+
+    def plan(spec, b):
+        sites = Sites(where, {"a": "10.0.0.1", "b": b}, "10.0.0.1", reach, "/private/ssh", cores={})
+        return make_plan(spec, HYDRA, Paths("/private"), sites=sites)
+
+    assert plan(spec, b="10.0.0.1").servers
+    with pytest.raises(ConfigurationError, match=r"--transport ipc is .* this job has a and b: give"):
+        plan(spec, b="10.0.0.2")
+    alone = replace(spec, node=replace(node, num_servers=0))
+    assert not plan(alone, b="10.0.0.2").servers
 
 
 def test_a_program_that_is_not_there(monkeypatch, tmp_path):
