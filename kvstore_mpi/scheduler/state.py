@@ -161,7 +161,10 @@ class SchedulerState:
             return []
         for leader in late:
             group = roster.group(leader)
-            reason = f"{self._topology.describe_worker(leader.index)} or its client has not joined yet"
+            reason = (
+                f"{self._topology.describe_worker(leader.index)} or its client has not joined yet, and the "
+                f"job has begun with --start-with {self._start_with}"
+            )
             roster.depart(group, m.PeerGone(str(leader), reason, False, returns=True))
             self._barriers.drop(group)
         self._late.update(late)
