@@ -51,7 +51,6 @@ Where they are not, each device, router and link of a host by itself, instead of
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from functools import cached_property
 from itertools import count, permutations, product
 from typing import Any
@@ -59,6 +58,7 @@ from typing import Any
 import msgspec
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.cluster_checks import check_cluster
 from kvstore_mpi.planner.digests import digest
 from kvstore_mpi.planner.store_costs import SLICE_S, Rows, ServedRows
 
@@ -285,26 +285,10 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """Return the cluster.
 
         Raises:
-            UsageError: No host or device, a name twice, a link to nowhere or given twice, a speed or
-                bandwidth that is not positive, a negative time, two devices that no way joins.
+            UsageError: No host or device, a name twice, a link to nowhere or given twice, a number that
+                cannot be, two devices that no way joins.
         """
-        if self.hosts < 1 or self.num_each_host < 1:
-            raise UsageError("the cluster has no device: it needs a host and a device or more")
-        if self.hosts > 1 and self.network is None:
-            raise UsageError("the cluster has several hosts and no [network] between them")
-        if self.num_each_host > 1 and self.within_host is NO_LINK:
-            raise UsageError("the cluster has several devices and no [host], no links, between them")
-        for name in ("rows_allreduce", "rows_servers"):
-            if min(msgspec.structs.astuple(getattr(self, name))) < 0:
-                raise UsageError(f"[{name}]: seconds must not be negative")
-        for name in ("slice_s", "byte_s"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"{name} must not be negative: {getattr(self, name):g}")
-        for named, kind in (("[network]", self.network), ("[host]", self.host)):
-            if kind is not None:
-                _check_numbers(named, kind)
-        _check_devices(self)
-        _check_links(self)
+        check_cluster(self)
         return self
 
 
@@ -363,37 +347,3 @@ def _toml(value: Any) -> str:
 
 def _between(kind: Link, source: str, target: str) -> Link:
     return msgspec.structs.replace(kind, source=source, target=target)
-
-
-def _check_devices(cluster: Cluster) -> None:
-    names = Counter([*(each.name for each in cluster.each_host), *cluster.routers])
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise UsageError(f"two devices or routers have the name {twice[0]!r}: rename one")
-    for device in cluster.each_host:
-        if not 0 < device.speed < float("inf") or device.memory_bytes < 0:
-            raise UsageError(f"device {device.name!r}: speed must be positive, memory_bytes not negative")
-
-
-def _check_links(cluster: Cluster) -> None:
-    devices = [each.name for each in cluster.each_host]
-    for link in cluster.links:
-        where = f"the link {link.source} -> {link.target}"
-        for end in (link.source, link.target):
-            if end not in (*devices, *cluster.routers):
-                raise UsageError(f"{where} names {end!r}, which is no device or router of the cluster")
-        if link.source == link.target:
-            raise UsageError(f"{where} leads nowhere")
-        _check_numbers(where, link)
-    pairs = Counter((link.source, link.target) for link in cluster.links)
-    if again := [pair for pair, count in pairs.items() if count > 1]:
-        raise UsageError(f"the link {again[0][0]} -> {again[0][1]} is given twice")
-    if cluster.links:
-        one_host = msgspec.structs.replace(cluster, hosts=1)
-        for one, other in permutations(devices, 2):
-            one_host.route(one, other, 1)
-
-
-def _check_numbers(where: str, link: Link) -> None:
-    times = (link.latency_s, link.message_s)
-    if not 0 < link.bytes_per_s < float("inf") or not all(0 <= each < float("inf") for each in times):
-        raise UsageError(f"{where}: bytes_per_s must be positive, latency_s and message_s not negative")

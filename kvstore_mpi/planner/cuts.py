@@ -14,6 +14,7 @@ import msgspec
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.pipelines.schedules import Action
 from kvstore_mpi.planner.placement.graph import Graph
+from kvstore_mpi.planner.quantities import check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the parts.
 
         Raises:
-            UsageError: There is no such kind, no micro-batch or no part, a message takes less than nothing,
+            UsageError: There is no such kind, no micro-batch or no part, a message takes what no time is,
                 the graph cannot be planned for, or layers of a pipeline do not follow each other.
         """
         if self.kind not in KINDS:
@@ -73,8 +74,7 @@ class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.micro_batches < 1:
             raise UsageError(f"micro_batches is {self.micro_batches}; a step has at least one")
         for name in ("byte_s", "message_s"):
-            if not 0 <= (seconds := getattr(self.handling, name)) < float("inf"):
-                raise UsageError(f"handling: {name} is {seconds}; it must be finite and not negative")
+            check_seconds(f"handling: {name}", getattr(self.handling, name))
         if not self.graph.checked().operations:
             raise UsageError("the graph has no operations; a net has at least one part")
         if self.kind == PIPELINE:

@@ -7,6 +7,7 @@ import msgspec
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import Parts
 from kvstore_mpi.planner.digests import digest
+from kvstore_mpi.planner.quantities import LEAST_SECONDS, check_bytes, check_seconds
 
 BACKWARD_SHARE = 2 / 3
 """Of a layer's compute, where only the sum is known: backward computes two products for one of forward."""
@@ -108,13 +109,9 @@ def check_net(net: Net, where: str) -> None:
         UsageError: It cannot; the text names the first thing that is wrong.
     """
     for layer in net.layers:
-        numbers = (layer.num_bytes, layer.forward_s, layer.backward_s, layer.rows - 1, layer.touched)
-        if min(numbers) < 0 or max(layer.touched, layer.touched_by_all) > 1:
-            raise UsageError(
-                f"{where}: layer {layer.name!r} needs bytes and seconds of 0 or more, 1 row or more, and "
-                "shares of rows between 0 and 1"
-            )
-    if not net.layers or net.batch < 1 or net.samples < 1 or net.step_s <= 0 or net.other_s < 0:
+        _check_layer(layer, f"{where}: layer {layer.name!r}")
+    check_seconds(f"{where}: other_s", net.other_s)
+    if not net.layers or net.batch < 1 or net.samples < 1 or net.step_s < LEAST_SECONDS:
         raise UsageError(
             f"{where}: a net needs a layer, a batch and samples of 1 or more, and a step that takes time"
         )
@@ -123,3 +120,16 @@ def check_net(net: Net, where: str) -> None:
             net.parts.checked()
         except UsageError as error:
             raise UsageError(f"{where}: parts: {error}") from error
+
+
+def _check_layer(layer: NetLayer, where: str) -> None:
+    check_bytes(f"{where}: num_bytes", layer.num_bytes)
+    check_seconds(f"{where}: forward_s", layer.forward_s)
+    check_seconds(f"{where}: backward_s", layer.backward_s)
+    if layer.rows < 1 or not (0 <= layer.touched <= 1 and 0 <= layer.touched_by_all <= 1):
+        raise UsageError(f"{where} needs 1 row or more, and shares of rows between 0 and 1")
+    if 0 < layer.touched_by_all < layer.touched:
+        raise UsageError(
+            f"{where}: touched_by_all is {layer.touched_by_all:g}, and one worker alone touches "
+            f"{layer.touched:g}: all together touch as many or more"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _PLAN = ("unit/test_planner.py",)
+_QUANTITIES = ("unit/test_plan_quantities.py",)
 _UNEQUAL = ("unit/test_unequal_devices.py",)
 _TABLES = ("unit/test_planner_tables.py",)
 _LINKS = ("unit/test_measured_links.py",)
@@ -138,5 +139,33 @@ MUTANTS = [
         "return speed, sum(speeds) / (ranks * speed)",
         "return speed, float(ways)",
         _UNEQUAL,
+    ),
+    Mutant(
+        "a roofline may be anything",
+        _IN + "cluster_checks.py",
+        "        _check_roofline(cluster.device)",
+        "        pass",
+        _QUANTITIES,
+    ),
+    Mutant(
+        "what is no number is a time",
+        _IN + "quantities.py",
+        "    if not 0 <= seconds <= MOST_SECONDS:",
+        "    if seconds < 0 or seconds > MOST_SECONDS:",
+        _QUANTITIES,
+    ),
+    Mutant(
+        "solvers count as far as they like",
+        _IN + "placement/problem.py",
+        "    if longest > MOST:",
+        "    if longest < 0:",
+        _QUANTITIES,
+    ),
+    Mutant(
+        "all workers together touch fewer rows than one",
+        _IN + "net.py",
+        "    if 0 < layer.touched_by_all < layer.touched:",
+        "    if 0 < layer.touched_by_all < 0:",
+        _QUANTITIES,
     ),
 ]

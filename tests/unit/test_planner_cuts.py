@@ -319,9 +319,9 @@ def graph_with(**changes):
     [
         (Parts(CHAIN, "foo"), "kind is 'foo'; it must be one of placement, pipeline"),
         (Parts(CHAIN, PIPELINE, 0), "micro_batches is 0"),
-        (Parts(CHAIN, PIPELINE, 1, Handling(-1.0)), "handling: byte_s is -1.0"),
+        (Parts(CHAIN, PIPELINE, 1, Handling(-1.0)), "handling: byte_s is -1"),
         (Parts(CHAIN, PIPELINE, 1, Handling(0.0, float("nan"))), "handling: message_s is nan"),
-        (Parts(graph_with(forward_seconds=-1.0), PIPELINE), "operation 'b': forward_seconds is -1.0"),
+        (Parts(graph_with(forward_seconds=-1.0), PIPELINE), "operation 'b': forward_seconds is -1"),
         (Parts(graph_with(name="a"), PIPELINE), "two operations of the graph have the name 'a'"),
         (Parts(msgspec.structs.replace(CHAIN, edges=CHAIN.edges[1:]), PIPELINE), "look at a -> b"),
         (Parts(TOWERS, PIPELINE), "layers of a pipeline follow each other, .*: look at a -> r"),

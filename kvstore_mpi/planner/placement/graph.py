@@ -9,6 +9,7 @@ import msgspec
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.digests import digest
+from kvstore_mpi.planner.quantities import check_bytes, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -111,7 +112,8 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return the graph.
 
         Raises:
-            UsageError: A name twice, an edge to nowhere or given twice, a negative time or size, a cycle.
+            UsageError: A name twice, an edge to nowhere or given twice, a time or size that cannot be, or a
+                cycle.
         """
         names = Counter(each.name for each in self.operations)
         if twice := [name for name, count in names.items() if count > 1]:
@@ -123,11 +125,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                         f"the edge {edge.source} -> {edge.target} names {end!r}, "
                         "which is no operation of the graph"
                     )
-            if edge.num_bytes < 0:
-                raise UsageError(
-                    f"the edge {edge.source} -> {edge.target}: num_bytes is {edge.num_bytes}; it must not "
-                    "be negative"
-                )
+            check_bytes(f"the edge {edge.source} -> {edge.target}: num_bytes", edge.num_bytes)
         pairs = Counter((edge.source, edge.target) for edge in self.edges)
         if again := [pair for pair, count in pairs.items() if count > 1]:
             raise UsageError(f"the edge {again[0][0]} -> {again[0][1]} is given twice: add up its bytes")
@@ -163,18 +161,10 @@ def targets_of(edges: Iterable[Edge]) -> Mapping[str, list[str]]:
 
 
 def _check_operation(each: Operation) -> None:
-    for field in (
-        "forward_seconds",
-        "backward_seconds",
-        "weight_gradient_seconds",
-        "parameter_bytes",
-        "activation_bytes",
-    ):
-        value = getattr(each, field)
-        if not 0 <= value < float("inf"):
-            raise UsageError(
-                f"operation {each.name!r}: {field} is {value}; it must be finite and not negative"
-            )
+    for field in ("forward_seconds", "backward_seconds", "weight_gradient_seconds"):
+        check_seconds(f"operation {each.name!r}: {field}", getattr(each, field))
+    for field in ("parameter_bytes", "activation_bytes"):
+        check_bytes(f"operation {each.name!r}: {field}", getattr(each, field))
     if each.weight_gradient_seconds > each.backward_seconds:
         raise UsageError(
             f"operation {each.name!r}: weight_gradient_seconds ({each.weight_gradient_seconds}) is a "

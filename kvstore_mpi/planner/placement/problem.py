@@ -24,6 +24,8 @@ Delays = tuple[tuple[int, ...], ...]
 """Nanoseconds of a transfer, by the device that sends and the one that receives."""
 
 NANO = 1_000_000_000
+MOST = 2**62
+"""Of all nanoseconds, or all bytes, of a problem: solvers count with 64 bits."""
 
 
 def nanoseconds(seconds: float) -> int:
@@ -176,6 +178,7 @@ def problem_of(graph: Graph, cluster: Cluster, wishes: Wishes) -> Problem:
         members[number].append(operations[name])
     memory = tuple(sum(each.memory_bytes for each in group) for group in members)
     capacity = tuple(device.memory_bytes for device in cluster.all_devices)
+    _check_countable(durations, arcs, memory)
     return Problem(
         operations=names,
         tasks=tuple(tasks),
@@ -187,6 +190,22 @@ def problem_of(graph: Graph, cluster: Cluster, wishes: Wishes) -> Problem:
         memory=memory,
         capacity=_sufficient(capacity, memory),
     )
+
+
+def _check_countable(
+    durations: Sequence[Sequence[int]], arcs: Sequence[Arc], memory: Sequence[int]
+) -> None:
+    longest = sum(map(max, durations)) + sum(max(map(max, arc.delays)) for arc in arcs)
+    if longest > MOST:
+        raise UsageError(
+            f"the net may take {longest / NANO:.3g} seconds on this cluster: look at the units of its "
+            "operations' seconds, its edges' bytes, and the links"
+        )
+    if sum(memory) > MOST:
+        raise UsageError(
+            f"the net needs {sum(memory):.3g} bytes: look at the units of parameter_bytes and "
+            "activation_bytes"
+        )
 
 
 def _grouped(count: int, arcs: Sequence[Arc], keys: Sequence[int]) -> tuple[tuple[Arc, ...], ...]:
