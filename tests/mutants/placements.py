@@ -320,4 +320,11 @@ MUTANTS = [
         "            if odd := sorted(edges - {*pairwise(self.graph.order())}):",
         _PARTS,
     ),
+    Mutant(
+        "a pin of what is no operation holds nothing",
+        _IN + "problem.py",
+        "    for name, device in wishes.pinned.items():",
+        "    for name, device in ():",
+        _RECORDS,
+    ),
 ]

@@ -165,6 +165,7 @@ class TestWhatCannotBe:
             (Wishes(pinned={"a": "x"}), "'a' is pinned to 'x', which is no device"),
             (Wishes(pinned={"a": "device0", "b": "device1"}), "they share a weight"),
             (Wishes(together={("a", "z")}), "'z' is no operation"),
+            (Wishes(pinned={"A": "device0"}), "'A' is pinned to device0, but there is no such operation"),
         ):
             with pytest.raises(UsageError, match=message):
                 place(graph, SLOW, wishes)

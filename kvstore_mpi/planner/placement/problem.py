@@ -158,6 +158,7 @@ def problem_of(graph: Graph, cluster: Cluster, wishes: Wishes) -> Problem:
     operations = graph.by_name()
     names = graph.order()
     index = {name: i for i, name in enumerate(names)}
+    _check_names(index, wishes)
     tasks, owner, durations = _tasks([operations[name] for name in names], cluster, wishes)
     position = {task: i for i, task in enumerate(tasks)}
     arcs = [
@@ -190,6 +191,19 @@ def problem_of(graph: Graph, cluster: Cluster, wishes: Wishes) -> Problem:
         memory=memory,
         capacity=_sufficient(capacity, memory),
     )
+
+
+def _check_names(index: Mapping[str, int], wishes: Wishes) -> None:
+    """Check that what is wished is of operations that are there."""
+    for name, device in wishes.pinned.items():
+        if name not in index:
+            raise UsageError(f"{name!r} is pinned to {device}, but there is no such operation")
+    for source, target in wishes.together:
+        for name in (source, target):
+            if name not in index:
+                raise UsageError(
+                    f"the edge {source} -> {target} must not be cut, but {name!r} is no operation"
+                )
 
 
 def _check_countable(
@@ -271,13 +285,7 @@ def _groups(graph: Graph, index: Mapping[str, int], wishes: Wishes) -> list[int]
         for operation in graph.operations
         for weight in operation.weights
     ]
-    for source, target in wishes.together:
-        for name in (source, target):
-            if name not in index:
-                raise UsageError(
-                    f"the edge {source} -> {target} must not be cut, but {name!r} is no operation"
-                )
-        pairs.append((index[source], index[target]))
+    pairs += [(index[source], index[target]) for source, target in wishes.together]
     for one, other in pairs:
         low, high = sorted((find(one), find(other)))
         leader[high] = low
