@@ -327,4 +327,11 @@ MUTANTS = [
         "    for name, device in ():",
         _RECORDS,
     ),
+    Mutant(
+        "ideals with no more work than there may be are not reached",
+        _IN + "max_load.py",
+        'return int(np.searchsorted(self._work, work, side="right"))',
+        "return int(np.searchsorted(self._work, work))",
+        _STAGES,
+    ),
 ]

@@ -63,6 +63,16 @@ def test_a_single_sample_waits_as_little_as_can_be():
         assert_best(random_pipeline(seed), in_turn=True)
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("edges", [(), ((0, 1), (1, 2))])
+def test_a_pipeline_that_takes_no_time_is_cut(edges, in_turn):
+    """Whether it would have something to send or not; memory may still ask for two devices."""
+    for memory in (1, 2, 3):
+        nodes = tuple(Node(name=name, transfer_seconds=name == "c", memory_bytes=1) for name in "abc")
+        row = Pipeline(nodes=nodes, edges=edges, accelerators=2, memory_bytes=memory)
+        assert_best(row, in_turn=in_turn)
+
+
 def test_a_processor_takes_several_turns_and_an_accelerator_one():
     """Of five nodes in a row the second and the fourth are slow on a processor; one accelerator has one."""
     slow = {1: 8.0, 3: 9.0}

@@ -109,6 +109,10 @@ class _Table(LoadTable):
         """Return the first ideal with at least this much work."""
         return int(np.searchsorted(self._work, work))
 
+    def beyond(self, work: float) -> int:
+        """Return the first ideal with more than this much work, or their number."""
+        return int(np.searchsorted(self._work, work, side="right"))
+
     def work(self, i: int) -> float:
         """Return the work of an ideal."""
         return float(self._work[i])
@@ -153,7 +157,7 @@ class _Search:
         more = [(a, p) for a, p in states.tolist() if a < accelerators]
         if more:
             lo = self._first(i, [(a + 1, p) for a, p in more])
-            hi = self._table.at(limit)
+            hi = self._table.beyond(limit)
             self._reach(i, more, lo, self._table.accelerator(i, lo, max(lo, hi)), processor=False)
         more = [(a, p) for a, p in states.tolist() if p < processors]
         if more:
