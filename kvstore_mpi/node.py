@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.comm.links import Links
     from kvstore_mpi.interfaces import Communicator, Transport
+    from kvstore_mpi.metrics.status import Wait
     from kvstore_mpi.metrics.telling import Seen
 
 
@@ -118,12 +119,12 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
     """
     topology = config.topology(communicator.size)
     if communicator.size != topology.client_size:
+        of_ranks = f", of {config.model_parallel} ranks each" if config.model_parallel > 1 else ""
         raise ConfigurationError(
             f"client {config.client} has {communicator.size * config.model_parallel} MPI ranks, but the "
             f"job has {topology.num_workers} workers in {topology.num_clients} clients of "
-            f"{topology.client_size}{_of_ranks(config)}: "
-            "mpiexec belongs to another MPI than mpi4py, or was started with another -n; "
-            "mpilaunch doctor checks it"
+            f"{topology.client_size}{of_ranks}: mpiexec belongs to another MPI than mpi4py, or was started "
+            "with another -n; mpilaunch doctor checks it"
         )
     rank = config.client * topology.client_size + communicator.rank
     node = NodeId(Role.WORKER, rank)
@@ -162,19 +163,19 @@ def _look_of(
     worker: Worker, scheduler: SchedulerState | None, config: NodeConfig, topology: Topology
 ) -> Callable[[float], Seen]:
     """Return what gathers what there is to tell about a worker, which may be the scheduler, too."""
-    if scheduler is None:
-        return worker.look
-    awaited = Awaited(scheduler, topology, time.monotonic(), join=config.connect_timeout)
+    waits: list[Callable[[float], list[Wait]]] = []
+    if scheduler is not None:
+        awaited = Awaited(scheduler, topology, time.monotonic(), join=config.connect_timeout)
+        waits.append(partial(awaited.waits, config.step_timeout))
+    if _links is not None:
+        shapes = [replace(topology, model_rank=each) for each in range(_links.size)]
+        waits.append(partial(_links.waits, [each.describe_worker(worker.rank) for each in shapes]))
 
     def look(now: float) -> Seen:
         seen = worker.look(now)
-        return seen._replace(waits=[*seen.waits, *awaited.waits(config.step_timeout, now)])
+        return seen._replace(waits=[*seen.waits, *(wait for each in waits for wait in each(now))])
 
     return look
-
-
-def _of_ranks(config: NodeConfig) -> str:
-    return f", of {config.model_parallel} ranks each" if config.model_parallel > 1 else ""
 
 
 def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Job, list[str]]:
@@ -231,9 +232,8 @@ def _make_process_worker(
     global _links
     communicator, _links = load()
     config = replace(config, model_rank=_links.rank if _links is not None else 0)
-    return make_worker(
-        config, communicator, SocketTransport(schemes=config.transport, encrypt=config.encrypt)
-    )
+    transport = SocketTransport(schemes=config.transport, encrypt=config.encrypt)
+    return make_worker(config, communicator, transport)
 
 
 def _in_thread(make: Callable[[], Worker]) -> Worker:
@@ -284,7 +284,8 @@ def _loader(config: NodeConfig, asked: str, mode: str) -> Callable[[], tuple[Com
         )
     # Told before the wait for the other ranks of the client: who waits for one that is late is not late.
     tell_launcher(config, mpi.load_mpi().COMM_WORLD.Get_rank())
-    return partial(mpi.join, config.model_parallel, config.connect_timeout, config.step_timeout)
+    limits = config.connect_timeout, config.step_timeout, config.warn_after
+    return partial(mpi.join, config.model_parallel, *limits)
 
 
 # --- services --------------------------------------------------------------------------------------
@@ -395,6 +396,5 @@ def _serve_all(services: Sequence[Callable[[], None]]) -> None:
 
 def _report_ready(pipe: str, addresses: Sequence[Sequence[str]]) -> None:
     if pipe:
-        text = ";".join(",".join(each) for each in addresses)
         with os.fdopen(open_pipe(Path(pipe)), "w", encoding="ascii") as file:
-            file.write(json.dumps({"addresses": [text]}) + "\n")
+            file.write(json.dumps({"addresses": [";".join(map(",".join, addresses))]}) + "\n")

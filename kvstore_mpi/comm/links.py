@@ -9,6 +9,7 @@ not know what the messages are.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -25,11 +26,14 @@ import numpy as np
 
 from kvstore_mpi.comm import waits
 from kvstore_mpi.errors import ConfigurationError, DeadlineError, KVStoreError, MismatchError, PeerLostError
+from kvstore_mpi.metrics.status import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvstore_mpi.comm.bells import Bells
+
+log = logging.getLogger("kvstore_mpi.worker")
 
 Array = np.ndarray[Any, Any]
 
@@ -40,10 +44,33 @@ _OWN_TAGS = 2
 _LOOK_S = 1.0
 """From one look at whether another rank has finished to the next, of who waits for it."""
 
+_REPEAT_S = 60.0
+"""From one line about a wait to the next."""
+
 _LEAVE_S = 5.0
 """For the word that this rank has finished to leave."""
 
 _FINISHED = "rank {} has finished; let all ranks of a worker make the same number of steps"
+
+
+class UnderWay(Future[None]):
+    """The end of a message.
+
+    Attributes:
+        peer: The rank at its other end.
+    """
+
+    def __init__(self, peer: int) -> None:
+        """Begin."""
+        super().__init__()
+        self.peer = peer
+
+
+class _Called(NamedTuple):
+    """Somebody waits for a message: for what, in words, and since when."""
+
+    what: Callable[[], str]
+    since: float
 
 
 class Links:
@@ -54,7 +81,9 @@ class Links:
         size: How many there are.
     """
 
-    def __init__(self, mpi: Any, comm: Any, timeout: float, bells: Bells | None = None) -> None:
+    def __init__(
+        self, mpi: Any, comm: Any, timeout: float, bells: Bells | None = None, *, warn_after: float
+    ) -> None:
         """Take ownership of a communicator, and of bells.
 
         Args:
@@ -62,19 +91,21 @@ class Links:
             comm: A communicator of these ranks alone.
             timeout: Seconds after which a wait is an error.
             bells: Between these ranks, if all are on one host.
+            warn_after: Seconds after which the log says of a wait for whom it is.
         """
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self._comm = comm
         self._max_tag = int(comm.Get_attr(mpi.TAG_UB))
-        self._timeout = timeout
+        self._timeout, self._warn_after = timeout, warn_after
+        self._called: dict[UnderWay, _Called] = {}
         self._sent = _Waiting("kvstore-sent", lambda request, _: request.Wait())
         self._bells = bells
         self._partings = _Partings(comm) if bells is None else None
         take = partial(_receive, mpi, mpi.Status())
         self._received = _Waiting("kvstore-received", take) if bells is None else _Hearing(bells, take)
 
-    def send(self, array: Array, peer: int, tag: int) -> Future[None]:
+    def send(self, array: Array, peer: int, tag: int) -> UnderWay:
         """Begin to send a contiguous array, which must stay as it is until the future is done."""
         data = array.reshape(-1).view(np.uint8)
         tag = self._checked(tag)
@@ -83,9 +114,9 @@ class Links:
             self._bells.ring(peer, tag)
         if self._partings is not None:
             self._partings.count(peer)
-        return self._sent.put(request, array)
+        return self._sent.put(request, array, peer)
 
-    def receive(self, array: Array, peer: int, tag: int) -> Future[None]:
+    def receive(self, array: Array, peer: int, tag: int) -> UnderWay:
         """Begin to receive into a contiguous array; futures are done in the order of these calls.
 
         So receive in the order in which the messages are needed. What comes must have the array's size.
@@ -94,7 +125,7 @@ class Links:
         tag = self._checked(tag)
         return self._received.put(self._comm.Irecv(data, peer, tag), array, peer, tag)
 
-    def wait(self, future: Future[None], what: Callable[[], str]) -> None:
+    def wait(self, future: UnderWay, what: Callable[[], str]) -> None:
         """Wait for a message.
 
         Args:
@@ -106,8 +137,9 @@ class Links:
             MismatchError: What has come is no such array, or who would send it has finished.
             PeerLostError: MPI says that it cannot come.
         """
+        self._called[future] = called = _Called(what, time.monotonic())
         try:
-            self._await(future)
+            self._await(future, called)
         except FutureTimeoutError:
             raise DeadlineError(
                 f"rank {self.rank} of this worker has waited {self._timeout:g} s for {what()}: another of "
@@ -117,15 +149,36 @@ class Links:
             raise type(error)(f"rank {self.rank} of this worker waits for {what()}: {error}") from None
         except Exception as error:
             raise PeerLostError(f"rank {self.rank} of this worker waits for {what()}: {error}") from error
+        finally:
+            del self._called[future]
 
-    def _await(self, future: Future[None]) -> None:
-        end = time.monotonic() + self._timeout
-        while self._partings is not None and end - time.monotonic() > _LOOK_S:
+    def waits(self, names: Sequence[str], now: float) -> list[Wait]:
+        """Return what is waited for at a time; any thread may ask.
+
+        Args:
+            names: Of the processes, by rank.
+            now: The time.
+        """
+        # A copy, made in one step: other threads begin and end waits meanwhile.
+        return [
+            Wait("call", called.what(), now - called.since, self._timeout, [names[future.peer]])
+            for future, called in list(self._called.items())
+        ]
+
+    def _await(self, future: UnderWay, called: _Called) -> None:
+        end, tells = called.since + self._timeout, called.since + self._warn_after
+        while (now := time.monotonic()) < end:
+            if now >= tells:
+                tells = now + _REPEAT_S
+                told = self.rank, now - called.since, called.what(), future.peer
+                log.warning("rank %d of this worker has waited %.0f s for %s; rank %d is awaited", *told)
+            pause = min(end, tells) - now
             with suppress(FutureTimeoutError):
-                future.result(_LOOK_S)
+                future.result(pause if self._partings is None else min(pause, _LOOK_S))
                 return
-            self._look(self._partings)
-        future.result(max(0.0, end - time.monotonic()))
+            if self._partings is not None:
+                self._look(self._partings)
+        future.result(0.0)
 
     def _look(self, partings: _Partings) -> None:
         """Raise an error if what this rank expects next would be sent by one that has finished."""
@@ -137,7 +190,7 @@ class Links:
         if partings.has_sent_all(expected.peer, num_come) and not expected.future.done():
             raise MismatchError(_FINISHED.format(expected.peer))
 
-    def share(self, array: Array, root: int) -> list[Future[None]]:
+    def share(self, array: Array, root: int) -> list[UnderWay]:
         """Begin to give all ranks what one of them has, of a size that all know; all must call this."""
         if self.rank != root:
             return [self.receive(array, root, _SHARED)]
@@ -195,13 +248,13 @@ class _Partings:
         with self._lock:
             self._num_sent[peer] += 1
 
-    def send(self) -> Iterator[tuple[Any, Array]]:
-        """Begin to tell the others that no more will leave; yield each message, and its array."""
+    def send(self) -> Iterator[tuple[Any, Array, int]]:
+        """Begin to tell the others that no more will leave; yield each message, its array and its rank."""
         for peer, number in self._num_sent.items():
             with self._lock:
                 self._expected(peer)
             array = np.array([number], np.int64)
-            yield self._comm.Isend(array, peer, _PARTING + _OWN_TAGS), array
+            yield self._comm.Isend(array, peer, _PARTING + _OWN_TAGS), array, peer
 
     def has_sent_all(self, peer: int, num_come: int) -> bool:
         """Return whether a rank has finished, and has sent no more than what has come."""
@@ -242,7 +295,7 @@ class _Message(NamedTuple):
     array: Array
     peer: int
     tag: int
-    future: Future[None]
+    future: UnderWay
 
 
 class _Waiting:
@@ -265,8 +318,8 @@ class _Waiting:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, request: Any, array: Array, peer: int = -1, tag: int = -1) -> Future[None]:
-        message = _Message(request, array, peer, tag, Future())
+    def put(self, request: Any, array: Array, peer: int, tag: int = -1) -> UnderWay:
+        message = _Message(request, array, peer, tag, UnderWay(peer))
         self._queue.put(message)
         return message.future
 
@@ -295,7 +348,7 @@ class _Hearing(_Waiting):
         super().__init__("kvstore-received", wait)
         self._around = lambda _: nullcontext()  # what has left is there at once
 
-    def put(self, request: Any, array: Array, peer: int = -1, tag: int = -1) -> Future[None]:
+    def put(self, request: Any, array: Array, peer: int, tag: int = -1) -> UnderWay:
         future = super().put(request, array, peer, tag)
         self._bells.nudge()
         return future

@@ -70,7 +70,7 @@ def load_mpi() -> Any:
 
 
 def join(
-    model_parallel: int, connect_timeout: float, step_timeout: float
+    model_parallel: int, connect_timeout: float, step_timeout: float, warn_after: float
 ) -> tuple[MpiCommunicator, Links | None]:
     """Meet the other ranks of this process's MPI job.
 
@@ -78,6 +78,7 @@ def join(
         model_parallel: Ranks of each worker, which are neighbours.
         connect_timeout: Seconds within which all must come.
         step_timeout: Those after which a wait for another rank of the worker is an error.
+        warn_after: Those after which the log says whom it is for.
 
     Returns:
         The workers' ranks that own the same part of the model, and those of this worker if it has several.
@@ -88,7 +89,7 @@ def join(
     """
     _meet(connect_timeout)
     if model_parallel > 1:
-        return _split(model_parallel, step_timeout)
+        return _split(model_parallel, step_timeout, warn_after)
     return MpiCommunicator(), None
 
 
@@ -108,7 +109,7 @@ def _meet(timeout: float) -> None:
         pause = min(2 * pause, longest)
 
 
-def _split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]:
+def _split(model_parallel: int, timeout: float, warn_after: float) -> tuple[MpiCommunicator, Links]:
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     _check_size(mpi, world.Get_size())
@@ -127,7 +128,7 @@ def _split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]
     ranks = world.Split(worker, model_rank)
     hung = bells.hang(ranks)
     cores.divide(world.Split_type(mpi.COMM_TYPE_SHARED), wanted=hung is not None)
-    return owners, Links(mpi, ranks, timeout, hung)
+    return owners, Links(mpi, ranks, timeout, hung, warn_after=warn_after)
 
 
 class MpiCommunicator:

@@ -1,12 +1,13 @@
 """Workers of two ranks in which one does something wrong; run by ``test_part_failures.py``.
 
-``part_failures.py MODE one_layer|no_memory|dies``, or what the second rank has that the first has not;
-``far_`` before it: as if they were on several hosts.
+``part_failures.py MODE one_layer|no_memory|dies|stuck``, or what the second rank has that the first has
+not; ``far_`` before it: as if they were on several hosts.
 """
 
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import mxnet as mx
@@ -90,6 +91,16 @@ def dies(kv):
         trainer.step(*batches[step % len(batches)])
 
 
+def stuck(kv):
+    """The second rank never comes to its second step."""
+    trainer = PipelineTrainer(make_chain(), loss_of, "sgd", OPTIONS, kvstore=kv, stages=[2])
+    data, labels = model_parts.batches()[0]
+    trainer.step(data, labels)
+    if kv.model_rank:
+        threading.Event().wait()  # not ended by the signal that asks for stacks
+    trainer.step(data, labels)
+
+
 SIZES = {
     "new_shape": ([16, 16], [16, 12]),
     "known_shape": ([16, 8, 16], [16, 8, 8]),
@@ -120,5 +131,5 @@ def different(kv):
         trainer.gather()
 
 
-ways = {"one_layer": one_layer, "no_memory": no_memory, "dies": dies}
+ways = {"one_layer": one_layer, "no_memory": no_memory, "dies": dies, "stuck": stuck}
 ways.get(WHAT, different)(mx.kv.create(f"{MODE}-mpi"))

@@ -80,3 +80,14 @@ def test_a_rank_that_dies_in_a_step_ends_the_job(tmp_path, mode):
     assert len(told) == 1
     assert re.match(r"mpilaunch\| client1\.1 on .* failed first: .*SIGKILL", told[0]), told
     job.check_gone(family)
+
+
+def test_a_rank_that_is_stuck_is_seen(tmp_path):
+    """An inspection names it, and where its program is, before the wait of the other is an error."""
+    code, text = launch(tmp_path, "part_failures.py", "sync", "stuck", steps_wait=6)
+    assert code == 69, text
+    [found] = re.findall(r"^mpilaunch\| (client0\.1 on .*)$", text, re.MULTILINE)
+    assert re.search(
+        r"holds up the job: gradient 0 of .*, from rank 1 to 0; client0\.0 waits for it", found
+    )
+    assert "part_failures.py" in found

@@ -12,6 +12,20 @@ _STACKS = ("unit/test_stacks.py",)
 
 MUTANTS = [
     Mutant(
+        "a wait for another rank of the worker is not seen",
+        "kvstore_mpi/comm/links.py",
+        "            for future, called in list(self._called.items())",
+        "            for future, called in ()",
+        ("unit/test_links.py",),
+    ),
+    Mutant(
+        "a wait for another rank of the worker is not said",
+        "kvstore_mpi/comm/links.py",
+        "            if now >= tells:",
+        "            if False:",
+        ("unit/test_links.py",),
+    ),
+    Mutant(
         "a process that has failed is shown as ended",
         "launcher/seeing/job_view.py",
         '            self._processes[name].ended = FAILED if failed else "ended"',

@@ -201,7 +201,7 @@ def test_mpi_is_asked_for_what_has_left():
             asked.append(self.tag)
 
     own, other = hang(2)
-    links = Links(Mpi, Expected(), WAIT_S, own)
+    links = Links(Mpi, Expected(), WAIT_S, own, warn_after=30.0)
     first, second = links.receive(np.zeros(1), 1, 10), links.receive(np.zeros(1), 1, 11)
     own_tags = [links._checked(tag) for tag in (10, 11)]
     other.ring(0, own_tags[1])
@@ -221,7 +221,7 @@ def test_mpi_is_asked_for_what_has_left():
 def test_who_sends_rings():
     """Once MPI has the message."""
     own, other = hang(2)
-    links = Links(Mpi, Ranks(), WAIT_S, own)
+    links = Links(Mpi, Ranks(), WAIT_S, own, warn_after=30.0)
     links.wait(links.send(np.zeros(1), 1, 3), str)
     while not other.has_rung(0, links._checked(3)):
         other.wait()
@@ -230,10 +230,10 @@ def test_who_sends_rings():
 def test_who_waits_for_a_rank_that_has_finished_is_told():
     """When all that it has sent has come, and whether the wait has begun before or after."""
     own, other = hang(2)
-    links = Links(Mpi, Ranks(), WAIT_S, own)
+    links = Links(Mpi, Ranks(), WAIT_S, own, warn_after=30.0)
     sent, early = (links.receive(np.zeros(1), 1, tag) for tag in (4, 5))
     other.ring(0, links._checked(4))
-    Links(Mpi, Ranks(), WAIT_S, other).part()
+    Links(Mpi, Ranks(), WAIT_S, other, warn_after=30.0).part()
     links.wait(sent, str)
     late = links.receive(np.zeros(1), 1, 4)
     for future in (early, late):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_polls_are_rare_while_a_message_takes_long(monkeypatch, sleeps, call):
     allowed = []
     monkeypatch.setattr(waits, "allow_late_timers", allowed.append)
     monkeypatch.setenv(waits.VARIABLE, sleeps)
-    links = Links(Mpi, Ranks(), 30.0)
+    links = Links(Mpi, Ranks(), 30.0, warn_after=30.0)
     for _ in range(6):
         links.wait(getattr(links, call)(np.zeros(1), 1, 0), str)
     if sleeps == "0":
@@ -98,7 +99,7 @@ def test_a_message_of_another_size_is_a_mistake_of_the_script_s(monkeypatch, com
     """Larger or smaller: ranks with different batches have lost nobody."""
     ranks = Ranks()
     monkeypatch.setattr(ranks, "Irecv", lambda *_: come, raising=False)
-    links = Links(Mpi, ranks, 30.0)
+    links = Links(Mpi, ranks, 30.0, warn_after=30.0)
     with pytest.raises(error, match=f"rank 0 of this worker waits for the output: {text}"):
         links.wait(links.receive(np.zeros(size), 1, 0), lambda: "the output")
 
@@ -159,7 +160,7 @@ def test_who_waits_for_a_rank_on_another_host_that_has_finished_is_told(monkeypa
     """When all that it has sent has come; it may have finished long before that."""
     monkeypatch.setattr("kvstore_mpi.comm.links._LOOK_S", 0.05)
     ranks = Apart(number=1)
-    links = Links(Mpi, ranks, 30.0)
+    links = Links(Mpi, ranks, 30.0, warn_after=30.0)
     sent, missing = (links.receive(np.zeros(1), 1, tag) for tag in (4, 5))
     links.wait(sent, str)
     with pytest.raises(MismatchError, match="waits for an output: rank 1 has finished; let all ranks"):
@@ -170,15 +171,34 @@ def test_who_waits_for_a_rank_on_another_host_that_has_finished_is_told(monkeypa
 def test_what_a_rank_has_sent_before_it_has_finished_is_waited_for(monkeypatch):
     """The word that it has finished may be faster than what it has sent."""
     monkeypatch.setattr("kvstore_mpi.comm.links._LOOK_S", 0.05)
-    links = Links(Mpi, Apart(number=2, looks=3), 30.0)
+    links = Links(Mpi, Apart(number=2, looks=3), 30.0, warn_after=30.0)
     for tag in (4, 5):
         links.wait(links.receive(np.zeros(1), 1, tag), str)
+
+
+def test_what_is_waited_for_can_be_seen_and_is_said(monkeypatch):
+    """For whom, since when and until when it is an error; nothing any more when it has come."""
+    ranks, names, said, seen = Apart(number=5), ["client0.0", "client0.1"], [], []
+    links = Links(Mpi, ranks, 30.0, warn_after=0.05)
+
+    def warning(text, *terms):
+        said.append(text % terms)
+        seen.extend(links.waits(names, time.monotonic()))
+        ranks.comes.set()
+
+    monkeypatch.setattr("kvstore_mpi.comm.links.log", SimpleNamespace(warning=warning))
+    links.wait(links.receive(np.zeros(1), 1, 5), lambda: "an output")
+    assert said == ["rank 0 of this worker has waited 0 s for an output; rank 1 is awaited"]
+    [wait] = seen
+    assert (wait.text, wait.awaited, wait.limit) == ("an output", ["client0.1"], 30.0)
+    assert 0.05 <= wait.seconds < 30.0
+    assert links.waits(names, time.monotonic()) == []
 
 
 def test_who_finishes_tells_how_many_messages_it_has_sent():
     """That counts what has left for the same rank; whose word is awaited then, as MPI has it."""
     ranks = Apart(number=0)
-    links = Links(Mpi, ranks, 30.0)
+    links = Links(Mpi, ranks, 30.0, warn_after=30.0)
     for future in (links.send(np.zeros(1), 1, 4), *links.share(np.zeros(1), 0)):
         links.wait(future, str)
     assert ranks.awaited == []

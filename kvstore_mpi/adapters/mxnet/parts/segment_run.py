@@ -18,12 +18,11 @@ from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.parts.segments import Form, Net
-    from kvstore_mpi.comm.links import Links
+    from kvstore_mpi.comm.links import Links, UnderWay
     from kvstore_mpi.planner.pipelines.schedules import Action
     from kvstore_mpi.planner.pipelines.segments import Edge
 
@@ -116,8 +115,8 @@ class Step:
         self._agreed = agreed
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._local: dict[_Travel, NDArray] = {}
-        self._coming: dict[_Travel, tuple[np.ndarray[Any, Any], Future[None]]] = {}
-        self._leaving: list[tuple[_Travel, Future[None]]] = []
+        self._coming: dict[_Travel, tuple[np.ndarray[Any, Any], UnderWay]] = {}
+        self._leaving: list[tuple[_Travel, UnderWay]] = []
         self.losses: dict[int, NDArray] = {}
 
     def receive_all(self, actions: Sequence[Action]) -> None:
@@ -202,7 +201,7 @@ class Step:
         self._wait(travel, future)
         return array_of(array)
 
-    def _wait(self, travel: _Travel, future: Future[None]) -> None:
+    def _wait(self, travel: _Travel, future: UnderWay) -> None:
         what = partial(self._describe, travel)
         with self._observer.waiting(what):
             self._agreed()
