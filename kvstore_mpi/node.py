@@ -32,6 +32,7 @@ from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.scheduler.status import Awaited
 from kvstore_mpi.server.server import Server
+from kvstore_mpi.server.snapshot_sets import folder_of_part
 from kvstore_mpi.tensor_collectives.calibration import agree_on_profile
 from kvstore_mpi.tracing import annotation
 from kvstore_mpi.tracing.recorder import Recorder
@@ -338,8 +339,7 @@ def _end_on_signal(wakeups: WakeUps, loops: Sequence[IoLoop]) -> None:
 def _for_model_rank(config: NodeConfig, model_rank: int) -> NodeConfig:
     if config.model_parallel == 1 or not config.snapshot_dir:
         return replace(config, model_rank=model_rank)
-    folder = Path(config.snapshot_dir) / f"model-rank-{model_rank}"
-    folder.mkdir(exist_ok=True)
+    (folder := folder_of_part(config.snapshot_dir, model_rank)).mkdir(exist_ok=True)
     return replace(config, model_rank=model_rank, snapshot_dir=str(folder))
 
 

@@ -7,6 +7,7 @@ with alone until all of its own servers have written theirs: whenever it dies, o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from pathlib import Path
 
@@ -17,6 +18,18 @@ _NAME = re.compile(r"server(0|[1-9][0-9]*)-of-([1-9][0-9]*)\.snapshot", re.ASCII
 def path_of(folder: str, server: int, servers: int) -> Path:
     """Return where a server's newest base is."""
     return Path(folder) / f"server{server}-of-{servers}.snapshot"
+
+
+def folder_of_part(folder: str, model_rank: int) -> Path:
+    """Return where servers save what one of each worker's ranks owns, if the model is in parts."""
+    return Path(folder) / f"model-rank-{model_rank}"
+
+
+def saved_parts(folder: str) -> int:
+    """Return of how many parts of a model there are whole sets, in their folders."""
+    # Without gaps, as a job leaves them: folders behind an empty one may be of another, with more ranks.
+    # An empty one may have been made by a job that found nothing there to go on from.
+    return next(part for part in itertools.count() if not newest(str(folder_of_part(folder, part))))
 
 
 def newest(folder: str) -> list[Path]:

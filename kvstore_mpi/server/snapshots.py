@@ -329,6 +329,13 @@ class Snapshots:
     def _nothing_to_resume(self) -> ConfigurationError:
         remedy = "give --snapshot-dir the folder of the job that is to go on, or leave out --resume"
         gap = sets.first_missing(self._folder)
+        if gap is None and (parts := sets.saved_parts(self._folder)):
+            # Whoever looks into the folder sees them, and would not believe that there is none.
+            return ConfigurationError(
+                f"the snapshots in {self._folder} are of a model in {parts} parts, each in a folder "
+                f"({sets.folder_of_part(self._folder, 0)} and so on): give --model-parallel {parts}, as "
+                "that job had, or leave out --resume"
+            )
         if gap is None:
             return ConfigurationError(f"there is no snapshot in {self._folder} to resume from; {remedy}")
         missing, there = gap

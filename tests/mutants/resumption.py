@@ -130,6 +130,13 @@ MUTANTS = [
         _RESUMPTION,
     ),
     Mutant(
+        "snapshots of a model in parts are overlooked",
+        _SERVER + "snapshots.py",
+        "        if gap is None and (parts := sets.saved_parts(self._folder)):",
+        "        if gap is not None and (parts := sets.saved_parts(self._folder)):",
+        ("unit/test_snapshots.py",),
+    ),
+    Mutant(
         "a set that was begun counts",
         _SERVER + "snapshot_sets.py",
         "        if len(paths) == servers",

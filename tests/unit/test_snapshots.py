@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -17,7 +18,7 @@ from kvstore_mpi.errors import ConfigurationError, MismatchError, NotSavedError
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.snapshot_records import VALUE
-from kvstore_mpi.server.snapshot_sets import path_of
+from kvstore_mpi.server.snapshot_sets import folder_of_part, path_of
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 
 SPEC = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={"momentum": 0.9})
@@ -115,6 +116,18 @@ def test_only_who_begins_needs_a_snapshot(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no snapshot"):
         Server(tmp_path).restore(resume=True, first=True)
     assert not Server(tmp_path).restore(resume=True)
+
+
+def test_snapshots_of_a_model_in_parts_are_not_overlooked(trained, tmp_path):
+    """Its job had --model-parallel, which whoever goes on from it has forgotten."""
+    above = tmp_path / "above"
+    for part in range(3):
+        folder = folder_of_part(str(above), part)
+        folder.mkdir(parents=True)
+        if part < 2:  # the third has been made by a job of three parts, which found nothing in it either
+            shutil.copy(path_of(str(tmp_path), 0, 1), folder)
+    with pytest.raises(ConfigurationError, match=r"a model in 2 parts, .*/model-rank-0 .*-parallel 2"):
+        Server(above).restore(resume=True, first=True)
 
 
 def test_a_resumed_key_is_adopted(trained, tmp_path):
