@@ -86,10 +86,8 @@ class AgreedKeys:
             return [self._answer(sender, message, agreed)]
         if sender != RANK_0:
             parked = _Parked(sender, message, now)
-            if self._roster.is_gone_for_good(RANK_0):
-                return [self._never_declared(parked)]
             self._parked.append(parked)
-            return []
+            return self.refuse_parked()
         agreed = self._agree(message)
         waiting = [p for p in self._parked if _name(p.declared.spec) == _name(message.spec)]
         self._parked = [p for p in self._parked if p not in waiting]
@@ -123,9 +121,12 @@ class AgreedKeys:
         self._parked = [parked for parked in self._parked if parked.worker not in gone]
 
     def refuse_parked(self) -> list[Send]:
-        """Rank 0 is gone for good: whoever waits for its declaration waits for nothing."""
+        """Refuse what waits for a declaration of rank 0, if that declares nothing more."""
+        gone = self._roster.over(RANK_0)
+        if gone is None:
+            return []
         waiting, self._parked = self._parked, []
-        return [self._never_declared(parked) for parked in waiting]
+        return [self._never_declared(parked, gone) for parked in waiting]
 
     def refuse_overdue(self, now: float, timeout: float) -> list[Send]:
         """Refuse what rank 0 has not declared within ``timeout`` seconds of another worker."""
@@ -165,9 +166,8 @@ class AgreedKeys:
                 return _refuse(worker, MismatchError(text), spec)
         return Send(worker, m.Placed(spec.store, spec.key, agreed.key_id, list(agreed.shards)))
 
-    def _never_declared(self, parked: _Parked) -> Send:
+    def _never_declared(self, parked: _Parked, gone: m.PeerGone) -> Send:
         """Rank 0 is gone without having declared a key."""
-        gone = self._roster.left[RANK_0]
         if gone.orderly:
             return self._undeclared(parked, f"{gone.reason} without it")
         name = parameter_of(parked.declared.spec.key)

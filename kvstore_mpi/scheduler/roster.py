@@ -29,6 +29,7 @@ class Roster:
         joined: What those that have joined said of themselves.
         left: What has become of those that have left, or are down, or have not been waited for; ``depart``
             and ``expect_again`` change it.
+        finished: Whose programs are over, but not those of all their client, for which they stay.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -37,6 +38,7 @@ class Roster:
         self.expected |= {NodeId(Role.SERVER, index) for index in range(topology.num_servers)}
         self.joined: dict[NodeId, m.Join] = {}
         self.left: dict[NodeId, m.PeerGone] = {}
+        self.finished: dict[NodeId, m.PeerGone] = {}
         self._topology = topology
         # For good. Kept, because each departure asks for it: to look at all of 10,000 workers takes a
         # millisecond.
@@ -53,6 +55,7 @@ class Roster:
         """Some processes are no longer away."""
         for node in nodes:
             self.left.pop(node, None)
+            self.finished.pop(node, None)
             self._workers_gone.discard(node)
 
     @property
@@ -88,6 +91,10 @@ class Roster:
     def is_gone_for_good(self, node: NodeId) -> bool:
         """Return whether a process has left and is not being started again."""
         return node in self.left and not self.left[node].returns
+
+    def over(self, node: NodeId) -> m.PeerGone | None:
+        """Return what has become of a process that begins nothing more, if it does not."""
+        return self.left[node] if self.is_gone_for_good(node) else self.finished.get(node)
 
     @property
     def workers_remain(self) -> bool:

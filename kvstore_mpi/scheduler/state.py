@@ -90,6 +90,8 @@ class SchedulerState:
                 return self._arrive(sender, message)
             case m.Numbers():
                 return [*self._numbers.compare(sender, message.numbers)]
+            case m.Finished():
+                return self._finish(sender)
             case m.Leave():
                 return self._leave(sender)
             case m.Interrupted():
@@ -226,10 +228,20 @@ class SchedulerState:
             return []  # the next one has joined before this news of the launcher was read
         return self.lost(node, f"has died and is started again ({why})", now, returns=True)
 
+    def _finish(self, sender: NodeId) -> Instructions:
+        """A program is over; its process stays, and rounds do not miss it before all its client leaves."""
+        if sender in self.roster.left:
+            return []
+        gone = self.roster.finished[sender] = self._has_finished(sender)
+        return self._strand(gone, [])
+
+    def _has_finished(self, node: NodeId) -> m.PeerGone:
+        return m.PeerGone(str(node), f"{self.roster.name(node)} has finished", orderly=True)
+
     def _leave(self, sender: NodeId) -> Instructions:
         if sender in self.roster.left:
             return []
-        gone = m.PeerGone(str(sender), f"{self.roster.name(sender)} has finished", orderly=True)
+        gone = self._has_finished(sender)
         self.roster.depart([sender], gone)
         if not self.roster.workers_remain:
             # Workers that had told the same, or nothing, and left before do not know it.
@@ -259,9 +271,7 @@ class SchedulerState:
             out += self._release(self._barriers.drop(group))
         else:
             out += self._break_barriers(gone)
-        if self.roster.is_gone_for_good(RANK_0):
-            out += self._keys.refuse_parked()
-        return out
+        return [*out, *self._keys.refuse_parked()]
 
     def _is_tolerated(self, gone: m.PeerGone) -> bool:
         """Training goes on without a worker that is lost if no rounds wait for all clients."""
@@ -293,8 +303,9 @@ class SchedulerState:
         opened = self._barriers.arrive(sender, message.number)
         if opened:
             return self._release(opened)
-        gone = [news for node, news in self.roster.left.items() if node.role is Role.WORKER]
-        broken = [news for news in gone if not self._is_tolerated(news)]
+        roster = self.roster
+        gone = [news for node, news in roster.left.items() if node.role is Role.WORKER]
+        broken = [news for news in (*gone, *roster.finished.values()) if not self._is_tolerated(news)]
         if broken:
             return self._break_barriers(broken[0])
         return self._announce_wait(sender, message)

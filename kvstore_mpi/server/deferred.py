@@ -32,8 +32,9 @@ class DeferredRequests:
         """Start with rank 0 there and nobody waiting."""
         self._pulls: dict[int, list[DeferredPull]] = {}  # by key
         self._optimizers: list[tuple[NodeId, m.AwaitOptimizer]] = []
-        # Kept: who asks afterwards has to fail as well, and the scheduler says it once.
-        self._without_rank_0: m.PeerGone | None = None
+        # Why rank 0 gives none any more. Kept: who asks afterwards has to fail, too, and it is said once.
+        self._no_values: m.PeerGone | None = None
+        self._no_optimizers: m.PeerGone | None = None
 
     def hold_pull(self, peer: NodeId, entry: Entry, priority: int, request: Any = None) -> None:
         """A peer is to get a value that is not here yet."""
@@ -64,32 +65,42 @@ class DeferredRequests:
         """These ranks were restarted: what they asked before is void; rank 0 gives everything again."""
         if NodeId(Role.WORKER, 0) in members:
             # It is back: what it gives is waited for again.
-            self._without_rank_0 = None
+            self._no_values = self._no_optimizers = None
         # An answer would go to the new process, which counts from 1 as the old one did, and may take it for
         # another.
         for key_id, pulls in list(self._pulls.items()):
             self._pulls[key_id] = [pull for pull in pulls if pull.peer not in members]
         self._optimizers = [each for each in self._optimizers if each[0] not in members]
 
+    def rank_0_has_finished(self, message: m.PeerGone) -> None:
+        """Rank 0's program is over; ``give_up`` says so to the peers that wait for it."""
+        # Values it still has, while it stays for its client: this server may have lost them in a restart.
+        self._no_optimizers = message
+
     def rank_0_is_gone(self, message: m.PeerGone) -> None:
         """Rank 0 will give nothing any more; ``give_up`` says so to the peers that wait."""
-        self._without_rank_0 = message
+        self._no_values = self._no_optimizers = message
 
     def give_up(self) -> list[Send]:
-        """Fail what waits, if rank 0 is gone."""
-        gone = self._without_rank_0
-        if gone is None:
-            return []
-        error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
-        text = f"{gone.reason} without having given {{}} to the servers".format
-        # One failure for each peer, however many of its pulls wait: the first one ends all of its
-        # operations.
-        pulling = dict.fromkeys(pull.peer for pulls in self._pulls.values() for pull in pulls)
-        lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
-        # With the number of its request: without one the failure would be of all that the peer does.
-        for peer, wait in self._optimizers:
-            lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))
+        """Fail what waits for what rank 0 gives no more."""
+        lost: list[Send] = []
         # Each fails once: this is called again for every pull that comes after it.
-        self._pulls.clear()
-        self._optimizers.clear()
+        if self._no_values is not None:
+            # One failure for each peer, however many of its pulls wait: the first one ends all of its
+            # operations.
+            pulling = dict.fromkeys(pull.peer for pulls in self._pulls.values() for pull in pulls)
+            error = _failure(self._no_values, "the initial value of a key")
+            lost += (Send(peer, error) for peer in pulling)
+            self._pulls.clear()
+        if self._no_optimizers is not None:
+            # With the number of its request: without one the failure would be of all that the peer does.
+            for peer, wait in self._optimizers:
+                lost.append(Send(peer, _failure(self._no_optimizers, "an optimizer", wait.request)))
+            self._optimizers.clear()
         return lost
+
+
+def _failure(gone: m.PeerGone, what: str, request: int = -1) -> m.Failure:
+    error = MismatchError if gone.orderly else PeerLostError
+    text = f"{gone.reason} without having given {what} to the servers"
+    return m.Failure(error.__name__, text, request=request)

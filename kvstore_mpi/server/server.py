@@ -235,13 +235,11 @@ class Server(Observed):
         message = event.message
         if type(message) is m.Push:
             # What it costs to process, for ``on_pass``; a key that is not known here costs nothing.
-            known = self._store.layouts
-            num_bytes = sum(
-                known[key_id].num_bytes(lo, hi) for key_id, lo, hi, *_ in message.entries if key_id in known
-            )
+            known, entries = self._store.layouts, message.entries
+            num_bytes = sum(known[key].num_bytes(lo, hi) for key, lo, hi, *_ in entries if key in known)
             self._pushes.put(message.priority, num_bytes, event)
             if self._recorder is not None:
-                self._recorder.mark("received", event.peer, message.entries)
+                self._recorder.mark("received", event.peer, entries)
             return
         # Pushes wait by priority. What else a worker says holds for the pushes that come after it, so those
         # before it must be out of the queue first: new hyper-parameters would change an update that was
@@ -290,6 +288,8 @@ class Server(Observed):
                 return state.await_optimizer(peer, message)
             case m.Resume():
                 return state.resume(peer, message)
+            case m.Finished():
+                return state.finished(peer)
             case m.PeerGone():
                 return self._peer_gone(message, now)
             case m.Stop():

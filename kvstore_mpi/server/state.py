@@ -307,6 +307,14 @@ class ServerState:
             self._awaited.add(client)
         return [*self.rounds.depart(client, error, now), *self._deferred.give_up()]
 
+    def finished(self, peer: NodeId) -> Instructions:
+        """Rank 0's program is over, and the rest of its client may go on: it gives no more optimizers."""
+        # Its client is not missed in rounds before all of it leaves, which the scheduler says. But who
+        # waits for an optimizer may be of that client, and would keep it from leaving.
+        reason = f"{self._topology.describe_worker(peer.index)} has finished"
+        self._deferred.rank_0_has_finished(m.PeerGone(str(peer), reason, orderly=True))
+        return [*self._deferred.give_up()]
+
 
 def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
     """The key has a value: a restarted rank 0 takes that instead of giving its own."""

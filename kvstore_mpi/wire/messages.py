@@ -102,6 +102,10 @@ class Leave(Message, frozen=True):
     pushes: int = 0  # that it has made for itself, as all ranks of its client have to
 
 
+class Finished(Message, frozen=True):
+    """A worker's program is over: it asks for nothing more, and stays for the rest of its client."""
+
+
 class Interrupted(Message, frozen=True):
     """A worker ends too early, for people by ``reason``; ``asked``: by somebody who tells the user."""
 
@@ -373,7 +377,7 @@ class States(Message, frozen=True):
     last: bool
 
 
-ToScheduler = Join | Declare | PushesDensely | BarrierArrive | Numbers | Leave | Interrupted
+ToScheduler = Join | Declare | PushesDensely | BarrierArrive | Numbers | Finished | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | PushesRows | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm

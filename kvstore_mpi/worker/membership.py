@@ -214,12 +214,15 @@ class Membership:
         return [*self._state.shutdown.left(sender), *self._state.unequal()]
 
     def close(self) -> Instructions:
-        """The user's program is over and its operations have ended: tell the rest of the client."""
+        """The user's program is over and its operations have ended: tell who may wait for more."""
         # After an error the operations have ended undone: who took this for a finish would complain of
         # unequal numbers of batches.
         if self._state.error is not None:
             return []
-        return [*self._state.shutdown.close(self._state.keys.pushes_apart), *self._state.unequal()]
+        # Of rank 0 the servers as well: with them who waits for an optimizer waits for rank 0's.
+        others = [self._coordinator, *(self._state.servers.nodes if self._rank == 0 else ())]
+        told = self._state.shutdown.close(self._state.keys.pushes_apart, others)
+        return [*self._state.servers.present(told), *self._state.unequal()]
 
     @property
     def may_end(self) -> bool:

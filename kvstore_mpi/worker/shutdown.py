@@ -11,7 +11,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.records import NodeId
 
@@ -61,10 +61,20 @@ class Shutdown:
         """Nobody of this client needs this rank any more, once it has closed."""
         return self._released and self._left.issuperset(self._partners)
 
-    def close(self, pushes: int) -> list[Send]:
-        """The own program is over, after a number of pushes that each rank makes for itself: say so."""
+    def close(self, pushes: int, others: Iterable[NodeId]) -> list[Send]:
+        """The own program is over: say so.
+
+        Args:
+            pushes: How many it has made that each rank makes for itself.
+            others: At whom others may wait for this rank, beside its client.
+        """
         self.closing = self.began = True
-        return [*(Send(node, m.Leave(pushes)) for node in self._partners), *self._release_members()]
+        told = [Send(node, m.Leave(pushes)) for node in self._partners]
+        # At once, and not when all of the client have finished: one of them may be who waits. Alone it
+        # leaves at once; and a partner who is the coordinator as well (rank 0 in pure MPI) has been told.
+        if self._partners:
+            told += (Send(node, m.Finished()) for node in others if node not in self._partners)
+        return [*told, *self._release_members()]
 
     def left(self, sender: NodeId) -> list[Send]:
         """Another rank's program is over."""

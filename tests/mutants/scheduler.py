@@ -223,6 +223,20 @@ MUTANTS = [
         ("unit/test_scheduler_state.py",),
     ),
     Mutant(
+        "who has finished before its client is waited for at barriers",
+        "kvstore_mpi/scheduler/state.py",
+        "for news in (*gone, *roster.finished.values()) if",
+        "for news in gone if",
+        ("unit/test_scheduler_state.py",),
+    ),
+    Mutant(
+        "a client that is started again has finished",
+        "kvstore_mpi/scheduler/roster.py",
+        "            self.finished.pop(node, None)",
+        "            pass",
+        ("unit/test_scheduler_restarts.py",),
+    ),
+    Mutant(
         "nobody ends a client that is frozen",
         "kvstore_mpi/scheduler/scheduler.py",
         "                self._give_up(event.peer)",

@@ -16,6 +16,13 @@ _IN = "kvstore_mpi/server/"
 
 MUTANTS = [
     Mutant(
+        "rank 0 has no values any more when its program is over",
+        "kvstore_mpi/server/state.py",
+        "        self._deferred.rank_0_has_finished(",
+        "        self._deferred.rank_0_is_gone(",
+        ("unit/test_server_departures.py",),
+    ),
+    Mutant(
         "rounds that wait for each other are only late",
         "kvstore_mpi/server/late_rounds.py",
         "        if ahead and behind and other.key.spec.store == unit.key.spec.store:",

@@ -165,6 +165,39 @@ def test_unequal_numbers_of_barriers():
     check(ended[0], MismatchError, "barrier 2", "client1.0", "equally often")
 
 
+@pytest.mark.parametrize("waits", [0, 1])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_unequal_numbers_of_barriers_within_a_client(servers, waits):
+    """The other rank has finished, and stays for this one."""
+
+    def run(worker):
+        for _ in range(2 if worker.rank == waits else 1):
+            worker.barrier()
+
+    # In pure MPI the first rank sees the end of the other by MPI, which is not here.
+    ended = outcomes((1, 2, servers), run, step_timeout=60.0, finish_timeout=60.0 if servers else 5.0)
+    check(ended[waits], MismatchError, f"client0.{1 - waits}", "waits at barrier 2", "equally often")
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_what_rank_0_gives_when_it_has_finished_before_its_client(clients):
+    """A key, or an optimizer: who waits for that is told at once."""
+
+    def init(worker):
+        if worker.rank:
+            BlockingStore(worker).init("w", np.zeros(20))
+
+    def set_optimizer(worker):
+        if worker.rank:
+            worker.set_optimizer(worker.open_store("sync"), SGD)
+
+    layout, deadlines = (clients, 2 * clients, 1), {"step_timeout": 60.0, "connect_timeout": 60.0}
+    for ended in outcomes(layout, init, finish_timeout=60.0, **deadlines)[1:]:
+        check(ended, MismatchError, "'w'", "not by rank 0", "client0.0", "has finished without it")
+    for ended in outcomes(layout, set_optimizer, finish_timeout=60.0, **deadlines)[1:]:
+        check(ended, MismatchError, "client0.0 has finished without having given an optimizer")
+
+
 @pytest.mark.parametrize("first", ["push", "pushpull"])
 def test_push_against_pushpull_inside_a_client(first):
     """All workers of a client must call the same; the message names key, worker and both calls."""

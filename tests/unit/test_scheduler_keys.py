@@ -100,13 +100,14 @@ def test_a_key_that_rank_0_does_not_have_is_refused_in_time():
     assert job.state.tick(7.0 + TIMEOUT) == []
 
 
+@pytest.mark.parametrize("over", [m.Leave(), m.Finished()])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_key_that_rank_0_can_no_longer_declare_is_refused_at_once(before):
-    """Rank 0 has finished without it."""
+def test_a_key_that_rank_0_can_no_longer_declare_is_refused_at_once(before, over):
+    """Rank 0 has finished without it, with or without the rest of its client."""
     job = Job()
     if before:
         job.says(worker(1), declare("extra"))
-    out = job.says(worker(0), m.Leave())
+    out = job.says(worker(0), over)
     if not before:
         out = job.says(worker(1), declare("extra"))
     failure = sent(out, m.Failure)[worker(1)]

@@ -50,6 +50,18 @@ def test_a_run_that_is_over_cannot_join():
     assert (peer, failure.error) == (worker(1), LeaseExpiredError.__name__)
 
 
+def test_a_restarted_client_has_not_finished():
+    """Though a rank of its former run had: all come to its barriers."""
+    job = asynchronous_job(clients=2, workers=4)
+    job.says(worker(3), m.Finished())
+    job.state.restarting("client1", 0, "SIGKILL", 5.0)
+    for rank in (2, 3):
+        job.says(worker(rank), again())
+    told = [sent(job.says(worker(rank), m.BarrierArrive(1))) for rank in (2, 3, 0, 1)]
+    assert told[:3] == [{}, {}, {}]
+    assert told[3] == {worker(rank): m.BarrierRelease(1) for rank in range(4)}
+
+
 def test_a_restarted_server_is_waited_for_and_its_address_told():
     """Workers learn its new address; a client that comes back meanwhile has to wait for it."""
     job = asynchronous_job(servers=2)

@@ -195,19 +195,33 @@ def test_the_first_of_each_client_is_announced_to_the_others_of_it():
     assert "client0.0" in awaits.who
 
 
+@pytest.mark.parametrize("over", [m.Leave(), m.Finished()])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_barrier_that_can_never_open_is_an_error(before):
-    """Somebody has finished, before or after the others came to the barrier."""
-    job = Job()
-    out = job.says(worker(1), m.Leave()) if not before else []
+def test_a_barrier_that_can_never_open_is_an_error(before, over):
+    """Somebody has finished, with or without its client, before or after the others came to the barrier."""
+    job = Job(clients=1)
+    out = job.says(worker(1), over) if not before else []
     out = job.says(worker(0), m.BarrierArrive(1))
     if before:
         assert out == []
-        out = job.says(worker(1), m.Leave())
+        out = job.says(worker(1), over)
     failure = sent(out, m.Failure)[worker(0)]
     assert failure.error == MismatchError.__name__
-    assert "client1.0" in failure.text
+    assert "client0.1 (host host7, pid 4711) has finished" in failure.text
     assert "barrier 1" in failure.text
+
+
+def test_who_has_finished_before_its_client_is_still_there():
+    """Servers are not told before it leaves, and the job goes on; a barrier that it has passed is open."""
+    job = Job(clients=1)
+    for rank in (0, 1):
+        passed = sent(job.says(worker(rank), m.BarrierArrive(1)))
+    assert sorted(passed) == [worker(0), worker(1)]
+    assert job.says(worker(0), m.Finished()) == []
+    assert sent(job.says(worker(1), m.BarrierArrive(1))) == {worker(1): m.BarrierRelease(1)}
+    assert job.says(worker(1), m.Finished()) == []
+    assert sent(job.says(worker(1), m.Leave()), m.PeerGone)[server(0)].orderly
+    assert job.says(worker(0), m.Leave())[-1] == Stop()
 
 
 @pytest.mark.parametrize("before", [True, False])

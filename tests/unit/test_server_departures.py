@@ -88,6 +88,19 @@ def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, bef
     assert all("client0.0" in failure.text for failure in told)
 
 
+def test_an_optimizer_is_not_waited_for_when_rank_0_has_finished_before_its_client():
+    """Values it still has, should this server have lost them; and its client is not missed in rounds."""
+    server = Server()
+    server.push(1, 1)
+    waits = server.pull(1, after=0, key_id=1)
+    waits += server.state.await_optimizer(leader(1), m.AwaitOptimizer(7, 0))
+    [told] = only(Send, waits + server.state.finished(leader(0)))
+    assert (told.peer, told.message.error, told.message.request) == (leader(1), MismatchError.__name__, 7)
+    assert "client0.0 has finished without having given an optimizer" in told.message.text
+    assert server.pull(1, after=0, key_id=1) == []
+    assert len(summed(server.push(0, 1))) == 1
+
+
 def test_async_rounds_need_nobody_else():
     """Workers finish when they like."""
     server = Server(mode="async", optimizer="hyper")

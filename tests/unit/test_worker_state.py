@@ -284,15 +284,30 @@ def test_a_client_of_one_may_end_at_once():
 def test_members_of_a_client_end_together():
     """The leader waits for all, the others for the leader."""
     worker = Worker(0, workers=3)
-    assert sent(worker.membership.close()) == [(node(1), m.Leave()), (node(2), m.Leave())]
+    assert sent(worker.membership.close())[:2] == [(node(1), m.Leave()), (node(2), m.Leave())]
     worker.hears(node(1), m.Leave())
     assert not worker.membership.may_end
     worker.hears(node(2), m.Leave())
     assert worker.membership.may_end
     follower = member()
-    assert sent(follower.membership.close()) == [(node(0), m.Leave())]
+    assert sent(follower.membership.close())[:1] == [(node(0), m.Leave())]
     follower.hears(node(0), m.Leave())
     assert follower.membership.may_end
+
+
+@pytest.mark.parametrize(
+    ("rank", "servers", "told"),
+    [(0, 2, [SCHEDULER, server(0), server(1)]), (1, 2, [SCHEDULER]), (0, 0, [node(0)])],
+)
+def test_who_may_wait_for_a_rank_hears_at_once_that_its_program_is_over(rank, servers, told):
+    """The coordinator, and of rank 0 the servers, though another rank of the client goes on."""
+    out = sent(Worker(rank, workers=2, servers=servers).membership.close())
+    assert out == [(node(1 - rank), m.Leave()), *((each, m.Finished()) for each in told)]
+
+
+def test_a_coordinator_of_the_same_client_is_told_once():
+    """Where there are no servers, a member tells rank 0 both at once."""
+    assert sent(Worker(1, workers=2, servers=0).membership.close()) == [(node(0), m.Leave())]
 
 
 @pytest.mark.parametrize("before", [True, False])
