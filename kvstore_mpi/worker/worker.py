@@ -31,7 +31,7 @@ from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
 from kvstore_mpi.worker.key_creation import check_new, check_slices
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.mpi_thread import make_mpi_thread
+from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
@@ -117,7 +117,7 @@ class Worker(TableCalls, Observed):
         self._optimizers = OptimizerCalls(
             self.rank, self.num_clients, self._state.servers.nodes, self._requests
         )
-        self._mpi_thread = make_mpi_thread(communicator, config, buffers.place, profile, recorder)
+        self._mpi_thread = self._make_mpi_thread(communicator, profile)
         self.io = self._make_io(topology, scheduler)
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
@@ -133,6 +133,9 @@ class Worker(TableCalls, Observed):
             coordinator=scheduler,
             recorder=self.recorder,
         )
+
+    def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
+        return make_mpi_thread(communicator, self._config, self._buffers.place, profile, self.recorder)
 
     # --- life ---
 
@@ -152,8 +155,7 @@ class Worker(TableCalls, Observed):
         self._mpi_thread.start(self.io.post_collected, self.io.post_mpi_failure)
         hello = m.Join(listens_on, host_name(), os.getpid(), self._config.incarnation)
         self._loop.post(partial(self.io.start_joining, addresses, hello))
-        # Longer than the scheduler waits: its error names all that are missing, this one only whom this
-        # worker needs.
+        # Longer than the scheduler waits, whose error names all that are missing, not whom one needs.
         timeout = self._config.connect_timeout + self._config.peer_timeout
         who = self.io.rendezvous.names_awaited
         what = "joining the job; not met yet: {}".format
@@ -168,8 +170,7 @@ class Worker(TableCalls, Observed):
         # After an error nobody is waited for: they have the error, too, or are the cause of it.
         if self._state.error is None and self.io.rendezvous.joined.done():
             self._part()
-        # The loop after the MPI thread, which reports to it; both are given time, and neither can be
-        # forced.
+        # The loop after the MPI thread, which reports to it. Both are given time; neither can be forced.
         self._mpi_thread.stop()
         self._loop.stop()
         self._loop.join(self._config.peer_timeout)
