@@ -83,7 +83,7 @@ class PushedSteps:
         self._pushed: set[Key] = set()
         self._left: set[Key] = set()
 
-    def push(self, key: Key, awaited: Callable[[], set[Key]]) -> tuple[Collection[Key], bool]:
+    def push(self, key: Key, awaited: Callable[[], list[Key]]) -> tuple[list[Key], bool]:
         """Note a push.
 
         Args:
@@ -97,12 +97,12 @@ class PushedSteps:
         if key in self._left:
             self._left.remove(key)
             self._pushed.add(key)
-            return (), False
+            return [], False
         keys = awaited()
         # One that is pushed again has begun the next step, whatever the one before still lacks.
         if key in keys and (not self._left or key in self._pushed):
-            self._pushed, self._left = {key}, keys - {key}
+            self._pushed, self._left = {key}, {*keys} - {key}
             return keys, True
         # No step has it, or the one that is under way had begun before there was this key.
         self._pushed.add(key)
-        return (key,), not self._left
+        return [key], not self._left

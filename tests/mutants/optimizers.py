@@ -259,8 +259,8 @@ MUTANTS = [
     Mutant(
         "changes of numbers wait for a push of a clipped step that is under way",
         "kvstore_mpi/adapters/hyper_watch.py",
-        "        return (key,), not self._left",
-        "        return (key,), True",
+        "        return [key], not self._left",
+        "        return [key], True",
         ("unit/test_adapters.py",),
     ),
     Mutant(

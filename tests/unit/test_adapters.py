@@ -214,7 +214,7 @@ def test_a_step_begins_with_its_first_push():
     keys = {"a", "b"}
 
     def push(*pushed):
-        return [(set(new), begins) for new, begins in (steps.push(key, lambda: {*keys}) for key in pushed)]
+        return [(set(new), begins) for new, begins in (steps.push(key, lambda: [*keys]) for key in pushed)]
 
     nothing = set(), False
     assert push("left out", "b", "left out", "a", "left out") == [
@@ -228,6 +228,9 @@ def test_a_step_begins_with_its_first_push():
     keys.add("c")
     assert push("c", "b") == [({"c"}, False), nothing]
     assert push("c", "a", "b") == [({"a", "b", "c"}, True), nothing, nothing]
+    # In the store's order, in which their optimizer counts them.
+    assert steps.push("b", lambda: ["c", "b", "a"]) == (["c", "b", "a"], True)
+    assert push("a", "c") == [nothing] * 2
     # As where keys are taken to be awaited that are not: changes of numbers count all the same.
     assert push("c", "c") == [({"a", "b", "c"}, True)] * 2
 

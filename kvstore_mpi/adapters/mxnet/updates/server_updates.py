@@ -281,7 +281,7 @@ class ServerUpdates:
         # With a bound on the norm a step at a time: to change numbers waits for all pushes before, and
         # servers hold those of a step until its last one is there.
         clips = self.spec is not None and self.spec.clip_norm
-        counted, may_change = self._steps.push(key, self._awaited) if clips else ((key,), True)
+        counted, may_change = self._steps.push(key, self._awaited) if clips else ([key], True)
         for each in counted:
             self._count(each)
         if self._watch is None or not may_change:
@@ -291,11 +291,11 @@ class ServerUpdates:
             worker, store = self._exchange.worker, self._exchange.store
             self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
 
-    def _awaited(self) -> set[Key]:
-        """Return the keys that each step is to have; as servers do."""
+    def _awaited(self) -> list[Key]:
+        """Return the keys that each step is to have, as the servers know them."""
+        without = set() if self.spec is None else {*self.spec.unpushed}
         stagings = self._exchange.stagings.items()
-        unpushed = () if self.spec is None else self.spec.unpushed
-        return {key for key, staging in stagings if staging.buffer.size}.difference(unpushed)
+        return [key for key, staging in stagings if staging.buffer.size and key not in without]
 
     def _count(self, key: Key) -> None:
         """Count an update of a key, which nobody else does here."""
