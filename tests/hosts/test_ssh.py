@@ -212,8 +212,12 @@ def test_the_secret_stays_private(cluster, start):
         ((*TWO, "--interface", "eth7"), ("--interface eth7: host node0 has eth0 (10.77.0.1/24)",)),
         ((*TWO, "--interface", "10.1.0.0/16"), ("host node0 has eth0", "and not that")),
         (("--hosts", "node0:1,node1:1", "--workers", "4"), ("4 workers do not fit on node0:1, node1:1",)),
+        (
+            ("--hosts", "node0:1,node1:1", "--servers", 1, "--transport", "ipc"),
+            ("--transport ipc is for processes of one host, and this job has node0 and node1",),
+        ),
     ],
-    ids=["no such host", "unknown key", "no such interface", "no such network", "no room"],
+    ids=["no such host", "unknown key", "no such interface", "no such network", "no room", "no way"],
 )
 def test_mistakes(cluster, run, options, words):
     """Each ends soon, with a line that names the host and the cause."""
