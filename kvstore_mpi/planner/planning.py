@@ -14,12 +14,11 @@ import msgspec
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.communication import Other, sites_of, step_times
-from kvstore_mpi.planner.cuts import KINDS
 from kvstore_mpi.planner.explanation import explain
 from kvstore_mpi.planner.net import check_net
 from kvstore_mpi.planner.sending import Way
 from kvstore_mpi.planner.speedup import training_seconds
-from kvstore_mpi.planner.workers import EFFORT_S, ModelParallel, divided
+from kvstore_mpi.planner.workers import EFFORT_S, ModelParallel, check_known, divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -241,7 +240,7 @@ def check_question(batch: int, curve: EpochsCurve, model_parallel: Sequence[Mode
     Raises:
         UsageError: What is known of workers cannot be, or E is not known for this batch or any larger one.
     """
-    _check(model_parallel)
+    check_known(model_parallel)
     least = curve.at(batch)
     if least is None or least.epochs == math.inf:
         why = _unknown(batch, curve) if least is None else _failed(batch)
@@ -295,22 +294,6 @@ def _divided(
             except UsageError as error:
                 left_out.append(LeftOut(f"{ways}-way model ({net.parts.kind})", str(error)))
     return several, left_out
-
-
-def _check(model_parallel: Sequence[ModelParallel]) -> None:
-    for each in model_parallel:
-        if each.ways < 2 or each.speedup <= 0 or each.kind not in KINDS:  # noqa: PLR2004  1 is no parallelism
-            raise UsageError(
-                f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: model parallelism needs 2 "
-                f"devices or more, a speed-up above 0, and one of {', '.join(KINDS)}"
-            )
-        # Measured times are divided: such a number may be more by the last of its digits.
-        if each.speedup > each.ways and not math.isclose(each.speedup, each.ways):
-            raise UsageError(
-                f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: {each.ways} devices are at "
-                f"most {each.ways} times as fast as one; give the seconds of a step on one, over those "
-                f"on {each.ways}"
-            )
 
 
 def _unknown(batch: int, curve: EpochsCurve) -> str:

@@ -6,6 +6,7 @@ The layers of a pipeline are cut into stages (``pipelines.stages``); parts of an
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,9 +19,14 @@ from kvstore_mpi.planner.placement.placement import BACKWARD, FORWARD
 from kvstore_mpi.planner.predicted_step import Chain, predicted_step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.cuts import Parts
     from kvstore_mpi.planner.placement.graph import Graph
+
+LEAST_SPEEDUP = 1e-3
+"""Of several devices over one: whoever divides a net so that it is slower does not use them."""
 
 EFFORT_S = 10.0
 """Most effort for a placement, about as many seconds of a processor; most need a fraction of it."""
@@ -44,6 +50,32 @@ class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cut: Cut | None = None
     chain: Chain | None = None
     gap: float = 0.0
+
+
+def check_known(known: Sequence[ModelParallel]) -> None:
+    """Make sure that workers of several devices can be as somebody says.
+
+    Raises:
+        UsageError: They cannot, or something else is said of the same.
+    """
+    for each in known:
+        if each.ways <= 1 or each.kind not in KINDS or not each.speedup >= LEAST_SPEEDUP:
+            raise UsageError(
+                f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: model parallelism needs 2 "
+                f"devices or more, a speed-up of {LEAST_SPEEDUP:g} or more, and one of {', '.join(KINDS)}"
+            )
+        # Measured times are divided: such a number may be more by the last of its digits.
+        if each.speedup > each.ways and not math.isclose(each.speedup, each.ways):
+            raise UsageError(
+                f"{each.ways}-way {each.kind!r} with speed-up {each.speedup:g}: {each.ways} devices are at "
+                f"most {each.ways} times as fast as one; give the seconds of a step on one, over those "
+                f"on {each.ways}"
+            )
+        same = [other.speedup for other in known if (other.ways, other.kind) == (each.ways, each.kind)]
+        if len(same) > 1:
+            raise UsageError(
+                f"{each.ways}-way {each.kind!r} has speed-up {same[0]:g} and {same[1]:g}: give one of them"
+            )
 
 
 def divided(

@@ -231,7 +231,7 @@ MUTANTS = [
     ),
     Mutant(
         "devices are as many times as fast as somebody says",
-        _IN + "planning.py",
+        _IN + "workers.py",
         "if each.speedup > each.ways and",
         "if each.speedup > 9 * each.ways and",
         _CUTS,

@@ -168,4 +168,11 @@ MUTANTS = [
         "    if 0 < layer.touched_by_all < 0:",
         _QUANTITIES,
     ),
+    Mutant(
+        "of two speed-ups of the same workers both are planned",
+        _IN + "workers.py",
+        "        if len(same) > 1:",
+        "        if len(same) > 2:",
+        ("unit/test_launcher_plan_inputs.py",),
+    ),
 ]

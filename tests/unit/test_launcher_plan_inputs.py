@@ -47,6 +47,16 @@ def run_plan(words):
         ("64 --placement nowhere.json", UsageError, "nowhere.json cannot be read"),
         ("64 --model-parallel 2:3", UsageError, "with speed-up 3"),
         (
+            "64 --model-parallel 2:1e-300",
+            UsageError,
+            "with speed-up 1e-300: .* a speed-up of 0.001",
+        ),
+        (
+            "64 --model-parallel 2:1.3 --model-parallel 4:2 --model-parallel 2:1.5",
+            UsageError,
+            "2-way 'placement' has speed-up 1.3 and 1.5: give one",
+        ),
+        (
             "150",
             UsageError,
             "ranked: E of batch 150 lies between.*measure more with mpilaunch measure-ep",
