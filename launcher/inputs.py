@@ -56,6 +56,8 @@ def check_output(path: str) -> None:
     Raises:
         UsageError: Its folder is not there, or may not be written; or it is a folder.
     """
+    if Path(path).is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder; give the name of a file in it")
     folder = Path(path).absolute().parent
-    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"{path} cannot be written: it needs a folder that is there and may be written")

@@ -181,7 +181,7 @@ def _net_of(
     if is_net and not options.shape:
         sizes = {"--batch": options.batch, "--samples": options.samples}
         if named := " and ".join(name for name, value in sizes.items() if value):
-            raise UsageError(f"{named} is in {command[0]}, the profile of a net: leave it out")
+            raise UsageError(f"leave out {named}: {command[0]} is the profile of a net, and has its own")
         return read_net(_text_of(command[0]).encode(), command[0])
     if options.batch < 1 or options.samples < 1:
         raise UsageError(

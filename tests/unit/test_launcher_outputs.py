@@ -36,8 +36,9 @@ def test_what_can_be_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_output("file")
     check_output(str(tmp_path / "file"))
-    with pytest.raises(UsageError, match="cannot be written"):
-        check_output(str(tmp_path))
+    for path in (".", str(tmp_path)):
+        with pytest.raises(UsageError, match=f"^{path} cannot be written: it is a folder; give the name"):
+            check_output(path)
 
 
 def test_a_profile_of_collectives_is_read_before_a_job_starts(tmp_path, capsys):

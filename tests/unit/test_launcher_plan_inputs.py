@@ -88,6 +88,13 @@ def test_what_was_found_is_written_before_what_may_fail(files, words, error, wha
     assert read_net((files / "profile.json").read_bytes()) == NET
 
 
+def test_a_profile_has_its_own_batch_and_samples(files):
+    """Both are named if both were given."""
+    for words, named in (("--batch 64", "--batch"), ("--batch 64 --samples 8000", "--batch and --samples")):
+        with pytest.raises(UsageError, match=f"^leave out {named}: net.json is the profile of a net"):
+            run_plan(f"{words} net.json")
+
+
 def test_the_profile_is_kept_where_nothing_can_be_ranked(files):
     """A script's is what has taken long, and may be planned again with what was missing."""
     with pytest.raises(UsageError, match="there are no workers of 5 devices"):

@@ -246,7 +246,7 @@ def test_the_command_shows_the_step_of_the_best_workers_that_are_divided(files):
         (("train.py",), "say --batch"),
         (("--batch", "8", "--samples", "80", "--workers", "2", "train.py"), "with one worker"),
         (("--batch", "8", "--samples", "80", "--shape", "data:8,3", "net.json"), r"no \[device\]"),
-        (("--batch", "8", "net.json"), r"--batch is in net\.json"),
+        (("--batch", "8", "net.json"), r"leave out --batch: net\.json"),
         (("net.json", "train.py", "8"), r"leave out train\.py 8: net\.json is planned"),
         (("--leaders", "all", "net.json"), r"leave out --leaders all: net\.json"),
     ],
