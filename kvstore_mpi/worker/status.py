@@ -39,13 +39,13 @@ class Called(NamedTuple):
         text: Returns for what, in words.
         since: When it began.
         limit: Seconds that it may take.
-        whom: Who has to answer.
+        whom: Who has to do something.
     """
 
     text: Callable[[], str]
     since: float
     limit: float
-    whom: NodeId
+    whom: Sequence[NodeId]
 
 
 class Observed:
@@ -53,6 +53,7 @@ class Observed:
 
     io: WorkerIo
     rank: int
+    node: NodeId
     coordinator: NodeId
     recorder: Recorder | None
     _config: NodeConfig
@@ -60,7 +61,7 @@ class Observed:
     _loop: IoLoop
     _state: WorkerState
     _mpi_thread: MpiThread
-    _called: dict[Future[Any], Called]
+    _called: dict[object, Called]  # by what each waits for
     _lost: KVStoreError | None  # by which the I/O thread is gone: nobody would answer
     _pending: dict[int, Done]
     _ended: int
@@ -88,13 +89,17 @@ class Observed:
 
     def look(self, now: float) -> Seen:
         """Return what there is to tell about this worker at a time."""
-        limit, client = self._config.step_timeout, self._topology.client_of(self.rank)
-        others = [each for each in self._topology.members_of(client) if each != self.rank]
-        names = {each: self._topology.describe_worker(each) for each in others}
-        waits = waits_of(self._state, self._mpi_thread, names, limit, now)
+        names = {each: self._topology.describe_worker(each) for each in self._others}
+        waits = waits_of(self._state, self._mpi_thread, names, self._config.step_timeout, now)
         # A copy, made in one step: callers of any thread begin and end calls meanwhile.
         calls = [self._wait_of(called, now) for called in list(self._called.values())]
         return Seen(self._counters(now), [*waits, *calls], str(self._state.error or ""))
+
+    @property
+    def _others(self) -> list[int]:
+        """The other ranks of its client."""
+        client = self._topology.client_of(self.rank)
+        return [each for each in self._topology.members_of(client) if each != self.rank]
 
     def pending_seconds(self, now: float) -> float:
         """Return for how long operations of this worker have been under way, up to now."""
@@ -117,7 +122,7 @@ class Observed:
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
         # For whoever asks meanwhile what this worker waits for.
-        self._called[future] = Called(what, time.monotonic(), timeout, whom)
+        self._called[future] = Called(what, time.monotonic(), timeout, [whom])
         try:
             return future.result(timeout)
         except FutureTimeoutError:
@@ -132,11 +137,31 @@ class Observed:
         except FutureTimeoutError:  # the I/O thread does nothing any more
             raise error from None
 
+    def _wait_to_end(self) -> None:
+        """Wait until nobody of the client needs this worker, or communication has ended with an error."""
+        may_end, limit = self.io.may_end, self._config.finish_timeout
+        others = [NodeId(Role.WORKER, rank) for rank in self._others]
+        # Said like other waits, or this worker would be blamed for what others of its client do meanwhile.
+        text = "the end of its client's other programs"
+        self._called[may_end] = Called(lambda: text, time.monotonic(), limit, others)
+        try:
+            ended = may_end.wait(limit)
+        finally:
+            del self._called[may_end]
+        if not ended:
+            error = DeadlineError(
+                f"{self.node} has finished and waited {limit:g} s for the rest of its client to finish "
+                "too; do all workers run the same number of batches?"
+            )
+            self._loop.post(partial(self.io.fail, error))
+
     def _wait_of(self, called: Called, now: float) -> Wait:
         # Without servers the first worker is the coordinator, and has a name as a worker.
-        is_worker = called.whom.role is Role.WORKER
-        whom = self._topology.describe_worker(called.whom.index) if is_worker else str(called.whom)
-        return Wait("call", called.text(), now - called.since, called.limit, [whom])
+        whom = [
+            self._topology.describe_worker(node.index) if node.role is Role.WORKER else str(node)
+            for node in called.whom
+        ]
+        return Wait("call", called.text(), now - called.since, called.limit, whom)
 
 
 def counters_of(state: WorkerState, endpoint: Endpoint, mpi_thread: MpiThread) -> Counters:

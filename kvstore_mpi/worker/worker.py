@@ -194,12 +194,7 @@ class Worker(TableCalls, Observed):
         # Each step needs the one before: a rank that went too early would leave the others in a collective,
         # and servers that were told too early would not wait for this client's last pushes.
         self._loop.post(self.io.close)
-        if not self.io.may_end.wait(self._config.finish_timeout):
-            text = (
-                f"{self.node} has finished and waited {self._config.finish_timeout:g} s for the rest of "
-                "its client to finish too; do all workers run the same number of batches?"
-            )
-            self._loop.post(partial(self.io.fail, DeadlineError(text)))
+        self._wait_to_end()
         left: Future[None] = Future()
         # Waited for below: the loop is stopped next, and what it has not been given by then is never said.
         self._loop.post(partial(self.io.leave, left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,24 @@ def test_a_worker_counts_its_steps_and_operations(trained):
     for rank in range(4):
         assert trained[f"worker{rank}"]["steps"] == STEPS
         assert trained[f"worker{rank}"]["operations"] == 2 + STEPS + 1
+
+
+def test_who_has_finished_waits_for_the_rest_of_its_client():
+    """It says so, or it would be blamed for what the others do, or leave undone, meanwhile."""
+    seen = []
+
+    class MayEnd(threading.Event):
+        def wait(self, timeout=None):
+            seen.extend(finished.look(time.monotonic()).waits)
+            return super().wait(timeout)
+
+    with Cluster(MemoryNetwork().transport, clients=2, workers_per_client=3, servers=1) as job:
+        finished = job.workers[4]
+        finished.io.may_end = MayEnd()
+    [wait] = seen
+    assert (wait.what, wait.awaited, wait.limit) == ("call", ["client1.0", "client1.2"], 20.0)
+    assert wait.text == "the end of its client's other programs"
+    assert finished.look(time.monotonic()).waits == []
 
 
 def test_time_under_way_is_at_most_that_of_all_operations(trained):
