@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import threading
 
 import pytest
 
@@ -14,6 +16,7 @@ from support.hybrid_jobs import keys_on  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.updates.hyper_parameters import MXNetHyper  # noqa: E402
 from kvstore_mpi.adapters.mxnet.updates.same_optimizers import is_compared  # noqa: E402
 from kvstore_mpi.errors import MismatchError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
@@ -292,6 +295,25 @@ def test_optimizers_that_have_come_with_states_are_compared(job, tmp_path):
     for store in stores:
         with pytest.raises(MismatchError, match="weights differ"):
             settle(store)
+
+
+def test_a_rate_that_is_compared_is_not_logged(caplog):
+    """The optimizer's own schedule logs it once; what other threads log meanwhile stays."""
+
+    class Half(float):
+        def __rmul__(self, rate):
+            other = threading.Thread(target=logging.info, args=("from elsewhere",))
+            other.start()
+            other.join()
+            return 0.5 * rate
+
+    rates = mx.lr_scheduler.MultiFactorScheduler([1], Half(0.5))
+    optimizer = sgd(lr_scheduler=rates)
+    with caplog.at_level(logging.INFO):
+        assert MXNetHyper(optimizer).common(2)[4] == 0.25
+        assert caplog.messages == ["from elsewhere"]
+        assert rates(2) == 0.25
+    assert [message.split(":")[0] for message in caplog.messages[1:]] == ["from elsewhere", "Update[2]"]
 
 
 def test_few_steps_are_compared():

@@ -68,6 +68,20 @@ MUTANTS = [
         ("contract/test_same_optimizers.py",),
     ),
     Mutant(
+        "a rate that is compared is logged",
+        "kvstore_mpi/adapters/mxnet/updates/hyper_parameters.py",
+        "        return record.thread != here",
+        "        return True",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "what others log while a rate is compared is lost",
+        "kvstore_mpi/adapters/mxnet/updates/hyper_parameters.py",
+        "        return record.thread != here",
+        "        return False",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
         "an optimizer is compared with another's one before",
         "kvstore_mpi/adapters/mxnet/updates/local_updates.py",
         "            self._given += 1",

@@ -7,6 +7,8 @@ one rank 0 asks before each push, as the optimizer itself would.
 from __future__ import annotations
 
 import copy
+import logging
+import threading
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -106,7 +108,7 @@ class MXNetHyper:
         optimizer, scheduler = self._optimizer, self._optimizer.lr_scheduler
         schedule: Any = None
         if step is not None and scheduler is not None and follows(scheduler):
-            schedule = copy.copy(scheduler)(step)  # which remembers the step that it was asked for
+            schedule = _rate_at(scheduler, step)
         elif scheduler is not None and follows(scheduler):
             schedule = (type(scheduler), *vars(scheduler).values())
         elif scheduler is not None:
@@ -145,6 +147,24 @@ class MXNetHyper:
 def follows(scheduler: Any) -> bool:
     """Tell whether the servers can follow a scheduler by themselves, once it is described to them."""
     return scheduler is None or type(scheduler) in _SCHEDULES
+
+
+def _rate_at(scheduler: Any, step: int) -> float:
+    """Ask one of MXNet's schedulers for a rate, and leave no trace of that."""
+    here = threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    # A scheduler logs a rate that is new to it. The optimizer's own does so, too, when it comes to that
+    # update, and users would read it twice. What other threads log meanwhile stays.
+    root = logging.getLogger()  # MXNet's
+    root.addFilter(of_others)
+    try:
+        rate: float = copy.copy(scheduler)(step)  # a copy, as it remembers the step that it was asked for
+    finally:
+        root.removeFilter(of_others)
+    return rate
 
 
 def _rate(optimizer: Any) -> float:
