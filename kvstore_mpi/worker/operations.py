@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.records import Role, parameter_of
+from kvstore_mpi.records import parameter_of
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.records import KeyState, Operation
 
@@ -25,7 +25,6 @@ def without_partner(
     late: Callable[[KeyState], Iterable[NodeId]],
     shutdown: Shutdown,
     me: str,
-    coordinator: NodeId,
     *,
     busy: bool,
 ) -> str:
@@ -36,7 +35,6 @@ def without_partner(
         late: Whom this rank, as the leader, waits for before a key's operation can be announced.
         shutdown: Which ranks have finished.
         me: Names this worker.
-        coordinator: Who agrees on keys.
         busy: Something that was announced is under way on this rank.
     """
     # Both directions are looked at, because either rank may have run more batches: the leader waits for a
@@ -54,15 +52,6 @@ def without_partner(
     # this rank may just not have come so far.
     if not shutdown.leader_has_finished or busy:
         return ""
-    # With servers the scheduler says so. Here that is the leader, whose program is over: with the key it
-    # would have waited for all ranks.
-    unplaced = next((key for key in under_way if key.key_id < 0), None)
-    if unplaced is not None and coordinator.role is Role.WORKER:
-        return (
-            f"key {parameter_of(unplaced.spec.key)!r} is initialised by {me} but not by the leader of its "
-            "client, which has finished: the sets of keys differ between workers; all must build the same "
-            "model, and create their stores in the same order"
-        )
     waits = _waits_for_client(under_way)
     return f"the leader of its client has finished, but {me} waits in {waits}: {UNEQUAL}" if waits else ""
 

@@ -129,8 +129,7 @@ class WorkerState:
             # Before anybody cuts the key: whose keys differ is told so, and not by sums that do not fit.
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
-            declared = Send(self._coordinator, message)
-            return [declared, *self.unequal()] if self.shutdown.began else [declared]
+            return [Send(self._coordinator, message)]
         is_push = operation.kind in {Kind.PUSH, Kind.PUSHPULL}
         together = operation.lookup is not None or self._is_together(key)
         if key.number(operation, together=together):
@@ -388,7 +387,7 @@ class WorkerState:
 
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        known = self.under_way, self.late, self.shutdown, self.me, self._coordinator
+        known = self.under_way, self.late, self.shutdown, self.me
         text = without_partner(*known, busy=self._announced.begun > 0)
         text = text or self.balance.surplus(self.keys.pushes_apart)
         # All of it, and not this operation alone: by what is announced next ranks mean different things.

@@ -26,7 +26,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import key_creation
 from kvstore_mpi.worker.collectives import Collective, Kind
-from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Keep, Write
+from kvstore_mpi.worker.instructions import Collect, Complete, Keep, Write
 
 # --- alone with servers ---
 
@@ -324,23 +324,6 @@ def test_an_operation_that_the_leader_will_not_call_is_an_error(before):
     assert isinstance(error, MismatchError)
     for part in ("client0.1", "'w'", "pushpull number 1", "unequal numbers of batches"):
         assert part in str(error)
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("servers", [0, 1])
-def test_a_key_that_the_leader_does_not_have(servers, before):
-    """Without servers the leader decides on keys; a scheduler says so itself."""
-    worker = Worker(1, workers=2, servers=servers)
-    calls = [lambda: worker.declare("v"), lambda: worker.hears(node(0), m.Leave())]
-    first, second = (call() for call in (calls if before else reversed(calls)))
-    assert not only(Failed, first)
-    if servers:
-        assert not only(Failed, second)
-        return
-    error = the_error(second)
-    assert isinstance(error, MismatchError)
-    assert "key 'v' is initialised by client0.1" in str(error)
-    assert "but not by the leader of its client, which has finished" in str(error)
 
 
 def test_a_collective_that_has_begun_ends_although_the_leader_has_finished():
