@@ -79,6 +79,7 @@ class Links:
     Attributes:
         rank: This one's number among them.
         size: How many there are.
+        taken: A net has been divided among them.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Links:
         """
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.taken = False
         self._comm = comm
         self._max_tag = int(comm.Get_attr(mpi.TAG_UB))
         self._timeout, self._warn_after = timeout, warn_after

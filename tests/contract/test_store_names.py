@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from kvstore_mpi import node  # noqa: E402
 from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, names  # noqa: E402
+from kvstore_mpi.adapters.mxnet.exchange import own_worker  # noqa: E402
 from kvstore_mpi.comm.started import started_by_mpiexec  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, UsageError  # noqa: E402
+from kvstore_mpi.mxnet import ElasticTrainer  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from mpilaunch.mpi import find_mpi  # noqa: E402
 
@@ -47,29 +52,60 @@ def modes(monkeypatch):
         yield opened
 
 
-@pytest.mark.parametrize("name", ["sync-mpi", "Dist_Sync_MPI", "async-mpi"])
-def test_a_trainer_opens_the_store_of_a_name(modes, name):
-    """With one device MXNet would drop most of these names, and train apart."""
+def train(name, make_trainer=mx.gluon.Trainer):
+    """Make a step with a Trainer that is given the name of a store; return it."""
     parameter = mx.gluon.Parameter("w", shape=(2,))
     parameter.initialize()
-    trainer = mx.gluon.Trainer([parameter], "sgd", kvstore=name)
+    trainer = make_trainer([parameter], "sgd", kvstore=name)
     with mx.autograd.record():
         loss = parameter.data().sum()
     loss.backward()
     trainer.step(1)
-    assert isinstance(trainer._kvstore, KVStoreMPI)
+    return trainer
+
+
+def fit(name):
+    """Fit a Module that is given the name of a store; return it."""
+    layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1)
+    output = mx.sym.LinearRegressionOutput(layer, name="out")
+    module = mx.mod.Module(output, label_names=["out_label"])
+    data = mx.io.NDArrayIter(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)), 2, label_name="out_label")
+    module.fit(data, num_epoch=1, kvstore=name, eval_metric="mse")
+    return module
+
+
+@pytest.mark.parametrize("name", ["sync-mpi", "Dist_Sync_MPI", "async-mpi"])
+def test_a_trainer_opens_the_store_of_a_name(modes, name):
+    """With one device MXNet would drop most of these names, and train apart."""
+    assert isinstance(train(name)._kvstore, KVStoreMPI)
     assert modes == ["async" if "async" in name else "sync"]
 
 
 def test_a_module_opens_the_store_of_a_name(modes):
     """Likewise."""
-    layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1)
-    output = mx.sym.LinearRegressionOutput(layer, name="out")
-    module = mx.mod.Module(output, label_names=["out_label"])
-    data = mx.io.NDArrayIter(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)), 2, label_name="out_label")
-    module.fit(data, num_epoch=1, kvstore="sync-mpi", eval_metric="mse")
-    assert isinstance(module._kvstore, KVStoreMPI)
+    assert isinstance(fit("sync-mpi")._kvstore, KVStoreMPI)
     assert modes == ["sync"]
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(
+    "trains",
+    [train, fit, partial(train, make_trainer=ElasticTrainer)],
+    ids=["Trainer", "Module", "ElasticTrainer"],
+)
+@pytest.mark.usefixtures("modes")
+def test_ranks_of_a_worker_do_not_train_whole_nets(monkeypatch, trains, planned):
+    """Each would have all the work of the worker; what is trained after a net was divided may be whole."""
+    links = SimpleNamespace(size=2, taken=False)
+    monkeypatch.setattr(node, "process_links", lambda: links)
+    monkeypatch.setattr(own_worker, "planned_cut", lambda: object() if planned else None)
+    why, remedy = (
+        ("the plan cuts", "a plan without a cut") if planned else ("--model-parallel 2", "leave that")
+    )
+    with pytest.raises(UsageError, match=rf"2 ranks each \({why}.* divides no net among them: .*{remedy}"):
+        trains("sync-mpi")
+    links.taken = True
+    trains("sync-mpi")
 
 
 @pytest.mark.parametrize("name", ["sync_mpi", "mpi", "dist_syn"])

@@ -20,6 +20,13 @@ _IN = "kvstore_mpi/planner/placement/"
 
 MUTANTS = [
     Mutant(
+        "a net that nothing has divided is trained by each rank",
+        "kvstore_mpi/adapters/mxnet/exchange/own_worker.py",
+        "    if links is None or links.taken:",
+        "    if True:",
+        ("contract/test_store_names.py",),
+    ),
+    Mutant(
         "a net is cut where an edge leads past",
         _IN + "decompose.py",
         "if comparable and reach <= each and each not in inside:",

@@ -17,6 +17,7 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.centers import Centers
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import is_sparse
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import check_divided
 from kvstore_mpi.adapters.mxnet.taken_up import Joined
 from kvstore_mpi.adapters.mxnet.updates.optimizer_states import master_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -94,6 +95,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         terms = {"compress": compress, "quorum": quorum, "quorum_wait": quorum_wait}
         server = _server_optimizer(alpha, server_optimizer)
         store, self._centers = _open(kvstore, server, interval, self._masters, overlap, terms)
+        check_divided()
         # A single rank has nobody to sum with; its devices do that in MXNet's own store.
         local = store.client_store() if store.mpi_size > 1 else "device"
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.exchange.own_worker import check_divided, own_worker
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.adapters.mxnet.updates.parameter_order import tell_names
 from kvstore_mpi.errors import UsageError
@@ -92,6 +92,8 @@ def _opening_ours(create: Callable[..., Any], *, tells: bool) -> Callable[..., A
     def opening(kvstore: Any, num_devices: int, parameters: Mapping[str, Any]) -> Any:
         if isinstance(kvstore, str) and mx.kv.KVStoreBase.kv_registry.answers_for(kvstore.lower()):
             kvstore = mx.kv.create(kvstore)
+        if isinstance(kvstore, KVStoreMPI):
+            check_divided()
         if tells and isinstance(kvstore, KVStoreMPI):
             tell_names(kvstore._exchange, list(parameters))  # noqa: SLF001  of this package
         return create(kvstore, num_devices, parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import read_cut
 
 if TYPE_CHECKING:
@@ -24,6 +25,25 @@ def own_links() -> Links | None:
     from kvstore_mpi.node import process_links  # noqa: PLC0415  as above
 
     return process_links()
+
+
+def check_divided() -> None:
+    """See that a net which is to be trained now is not trained by each rank of a worker as a whole.
+
+    Raises:
+        UsageError: Workers have several ranks, and nothing has divided a net among them.
+    """
+    links = own_links()
+    if links is None or links.taken:
+        return
+    why, remedy = f"--model-parallel {links.size}", "leave that out; --workers is for more workers"
+    if planned_cut() is not None:
+        why, remedy = "the plan cuts each worker's net", "take a plan without a cut"
+    raise UsageError(
+        f"workers have {links.size} ranks each ({why}), and this script divides no net among them: each "
+        "rank would train the whole net for itself. Train it with kvstore_mpi.mxnet.PipelineTrainer or "
+        f"PartTrainer, or {remedy}"
+    )
 
 
 def tell_numbers() -> None:

@@ -132,6 +132,7 @@ class PartTrainer:
         if self._links is not None:
             self._agreement = Agreement(self._links, self._described)
             lifecycle.part_at_exit(self._links)
+            self._links.taken = True
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
