@@ -154,9 +154,9 @@ class _Two(gluon.HybridBlock):
         return [x, x]
 
 
-def parts_of(block, name="part", inputs=("data",)):
+def parts_of(block, name="part", inputs=("data",), rank=0, kind=Part):
     """Make a trainer of one part, and step once."""
-    trainer = PartTrainer([Part(name, block, 0, inputs)], loss_of, "sgd", kvstore="local")
+    trainer = PartTrainer([kind(name, block, rank, inputs)], loss_of, "sgd", kvstore="local")
     trainer.step(*model_parts.batches()[0])
 
 
@@ -206,6 +206,15 @@ def test_what_makes_no_net_or_batch_is_refused(use, text):
     ("use", "text"),
     [
         (lambda: parts_of(nn.Dense(10), inputs="data"), r"a tuple of names: \('data',\), with a comma"),
+        (
+            lambda: parts_of(nn.Dense(10), kind=lambda *given: given),
+            r"parts\[0\] is a tuple: each must be a kvstore_mpi\.mxnet\.Part, such as",
+        ),
+        (
+            lambda: parts_of(nn.Dense(10), rank="0"),
+            "part part: its rank is a whole number, counted from 0, and not '0'",
+        ),
+        (lambda: parts_of(nn.Dense(10), name=1), r"parts\[0\]: the name of a part is a text, and not 1"),
         (
             lambda: pipeline(make_chain(), micro_batches=2.0),
             r"must be a whole number, not 2\.0",

@@ -20,6 +20,13 @@ _IN = "kvstore_mpi/planner/placement/"
 
 MUTANTS = [
     Mutant(
+        "the rank of a part may be a text",
+        "kvstore_mpi/adapters/mxnet/parts/segments.py",
+        "        if not isinstance(part.rank, Integral):",
+        "        if False:",
+        ("contract/test_mxnet_parts.py",),
+    ),
+    Mutant(
         "a net that nothing has divided is trained by each rank",
         "kvstore_mpi/adapters/mxnet/exchange/own_worker.py",
         "    if links is None or links.taken:",

@@ -26,6 +26,7 @@ from kvstore_mpi.adapters.mxnet.parts.segments import (
     Net,
     check_batch,
     check_dense,
+    check_given,
     check_micro_batches,
     forms_of,
     owners,
@@ -103,6 +104,7 @@ class PartTrainer:
             UsageError: The parts make no net, or do not fit the ranks of a worker, or the plan is for
                 another net or number of ranks.
         """
+        check_given(parts)
         check_micro_batches(micro_batches)
         self._kvstore = kvstore = opened(kvstore)
         self._rank: int = getattr(kvstore, "model_rank", 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from hashlib import sha256
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mxnet as mx
@@ -41,6 +42,26 @@ class Part(NamedTuple):
     block: HybridBlock
     rank: int
     inputs: tuple[str, ...] = ("data",)
+
+
+def check_given(parts: Sequence[Any]) -> None:
+    """See that what a user gives as parts are some, as far as no net is needed to tell.
+
+    Raises:
+        UsageError: One is no ``Part``, or its name or its rank are not what they must be.
+    """
+    for number, part in enumerate(parts):
+        if not isinstance(part, Part):
+            raise UsageError(
+                f"parts[{number}] is a {type(part).__name__}: each must be a kvstore_mpi.mxnet.Part, such "
+                "as Part('top', block, 1, ('bottom',))"
+            )
+        if not isinstance(part.name, str):
+            raise UsageError(f"parts[{number}]: the name of a part is a text, and not {part.name!r}")
+        if not isinstance(part.rank, Integral):
+            raise UsageError(
+                f"part {part.name}: its rank is a whole number, counted from 0, and not {part.rank!r}"
+            )
 
 
 class Form(NamedTuple):
