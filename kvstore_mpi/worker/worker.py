@@ -213,8 +213,8 @@ class Worker(TableCalls, Observed):
         """See ``interfaces.KVWorker``."""
         noted, self._numbers_noted = self._numbers_noted, {}
         # To whom all workers talk, and not among a client's ranks: their order of calls is left as it is.
-        told = [Send(self.coordinator, m.Numbers(each)) for each in noted.values()]
-        self._loop.post(partial(self.io.do, told))
+        for each in noted.values():
+            self._loop.post(partial(self.io.do, [Send(self.coordinator, m.Numbers(each))]))
 
     # --- operations ---
 
