@@ -384,7 +384,7 @@ MUTANTS = [
         "kvstore_mpi/adapters/mxnet/exchange/counts_before.py",
         "        if (count := self.of(key)) and ",
         "        if (count := self.of(key)) > 10 and ",
-        ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
+        ("contract/test_counts_before.py",),
     ),
     Mutant(
         "of small keys heads are predicted that they have in common",
