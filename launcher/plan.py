@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Role
 from mpilaunch.events import Shape
 from mpilaunch.jobspec import Target
@@ -153,7 +153,7 @@ def make_plan(
         sites: Where the processes are, if not all on this host.
 
     Raises:
-        ConfigurationError: They could not reach each other.
+        UsageError: They could not reach each other.
     """
     if sites is not None:
         _check_transport(spec.node, sites.addresses)
@@ -200,7 +200,7 @@ def _check_transport(node: NodeConfig, addresses: Mapping[str, str]) -> None:
     # By address: one host may have several names.
     hosts = list({address: host for host, address in addresses.items()}.values())
     if node.num_servers and node.transport == "ipc" and len(hosts) > 1:
-        raise ConfigurationError(
+        raise UsageError(
             f"--transport ipc is for processes of one host, and this job has {' and '.join(hosts)}: give "
             "--transport auto, which takes it within each of them, or tcp"
         )

@@ -112,7 +112,7 @@ def test_sockets_of_one_host_are_for_one_host():
         return make_plan(spec, HYDRA, Paths("/private"), sites=sites)
 
     assert plan(spec, b="10.0.0.1").servers
-    with pytest.raises(ConfigurationError, match=r"--transport ipc is .* this job has a and b: give"):
+    with pytest.raises(UsageError, match=r"--transport ipc is .* this job has a and b: give"):
         plan(spec, b="10.0.0.2")
     alone = replace(spec, node=replace(node, num_servers=0))
     assert not plan(alone, b="10.0.0.2").servers
