@@ -285,3 +285,16 @@ def test_copies_of_native_errors_come_and_go():
     del array
     clear_errors()
     assert error.num_copies() == 0
+
+
+def test_room_is_made_for_errors_before_any():
+    """What has failed before is raised and not lost, and nothing is left behind."""
+    engine._make_room_for_errors.cache_clear()
+    error, array = BrokenError("before"), mx.nd.zeros(2)
+    engine.push_async(lambda done: done(error), mutable=[array], on_error=lambda _error: None)
+    with pytest.raises(mx.base.MXNetError, match="before"):
+        engine.prepare(1)
+    engine.prepare(1)
+    assert engine._make_room_for_errors.cache_info().currsize == 1
+    assert engine.wait_until_idle(DEADLINE_S)
+    mx.nd.waitall()

@@ -66,7 +66,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None, name: str = "") -> None:
         """Open a store; all workers must open theirs in the same order."""
         self._worker = own_worker(type(self).__name__, mode) if worker is None else worker
-        engine.check_kind(self._worker.num_workers)
+        engine.prepare(self._worker.num_workers)
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
         super().__init__(handle)
