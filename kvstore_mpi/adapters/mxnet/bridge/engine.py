@@ -74,7 +74,7 @@ _native_errors: list[NativeError] = []
 _failing = threading.Lock()
 """Held while an operation ends with an error: MXNet notes them in one list, of all threads, unlocked."""
 
-_ROOM = 512
+_ROOM = 256
 """Errors at a time for which the list has room from the beginning: those of a large model's keys."""
 
 
@@ -252,11 +252,11 @@ def _make_room_for_errors() -> None:
     An operation that follows a failed one looks into the list on a thread of MXNet's, where no lock of ours
     is held, and reads memory that was freed if the list grows meanwhile. Of 24 processes in which 200
     operations failed again and again, with three others behind each, two ended with SIGABRT, and none of 24
-    after this. It takes 30 ms. ``waitall`` empties the list, and leaves it its room.
+    with room. It takes 10 ms. ``waitall`` empties the list, and leaves it its room.
     """
     mx.nd.waitall()  # what has failed before is the caller's
-    error = RuntimeError("nobody hears of this")
-    for array in [mx.nd.empty((1,)) for _ in range(_ROOM)]:
+    error, array = RuntimeError("nobody hears of this"), mx.nd.empty((1,))
+    for _ in range(_ROOM):
         push_async(lambda done: done(error), mutable=[array], on_error=lambda _error: None)
     with contextlib.suppress(MXNetError):
         mx.nd.waitall()
