@@ -241,6 +241,6 @@ MUTANTS = [
         "kvstore_mpi/scheduler/scheduler.py",
         "                self._give_up(event.peer)",
         "                pass",
-        ("faults/test_returns.py::test_a_client_that_is_frozen_is_started_again",),
+        ("unit/test_scheduler_shell.py",),
     ),
 ]
