@@ -14,9 +14,15 @@ MUTANTS = all_mutants()
 
 
 @cache
+def text_of(path):
+    """Return what is in a file."""
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def names(path):
     """Return the names of all functions and classes of a file."""
-    return set(re.findall(r"^ *(?:def|class) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^ *(?:def|class) (\w+)", text_of(path), re.MULTILINE))
 
 
 def program(text):
@@ -39,6 +45,7 @@ def test_mutants_of_a_file_can_be_planted_and_their_tests_are_there(path):
             assert program(mutant.planted(source)) != original, name
             assert mutant.tests, name
             assert [each for each in mutant.tests if not is_there(each)] == [], name
+            assert not all(is_thorough(each) for each in mutant.tests), f"{name}: not noticed in every run"
 
 
 def is_there(test):
@@ -46,6 +53,20 @@ def is_there(test):
     path, _, name = test.partition("::")
     file = ROOT / "tests" / path
     return file.is_file() and (not name or name.rpartition("::")[2] in names(file))
+
+
+def is_thorough(test):
+    """Return whether every run leaves out a test, or all of a file, by a mark of its own."""
+    path, _, name = test.partition("::")
+    text = text_of(ROOT / "tests" / path)
+    of_file = re.search(r"^pytestmark = .*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    if of_file is not None and "mark.thorough" in of_file[0]:
+        return True
+    one = name.rpartition("::")[2] or r"test_\w+"
+    decorated = re.findall(rf"((?:^[ @)\]].*\n)*)^ *def {one}\b", text, re.MULTILINE)
+    return bool(decorated) and all(
+        re.search(r"^ *@pytest\.mark\.thorough\b", each, re.MULTILINE) for each in decorated
+    )
 
 
 def test_there_are_mutants_of_all_parts():
