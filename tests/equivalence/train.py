@@ -104,14 +104,9 @@ def references(path, all_steps):
     np.savez(path, **weights)
 
 
-def report(name, kv, weights, reference):
-    """Print what has come of a case."""
-    record = {
-        "case": name,
-        "rank": kv.rank,
-        "distance": distance(weights, reference),
-        "digest": digest(weights),
-    }
+def report(name, rank, apart, bits):
+    """Print what has come of a case: how far it is from one process, and the digest of all bits."""
+    record = {"case": name, "rank": rank, "distance": apart, "digest": bits}
     sys.stdout.write("RESULT " + json.dumps(record) + "\n")
     sys.stdout.flush()
 
@@ -136,7 +131,8 @@ def main():
                 kv = mx.kv.create("sync-mpi")
                 weights = train(make, optimizer, steps, kv, update_on_kvstore)
                 reference = [known[f"{name}-{steps}-{number}"] for number in range(len(weights))]
-                report(f"{name}-{'server' if update_on_kvstore else 'worker'}", kv, weights, reference)
+                case = f"{name}-{'server' if update_on_kvstore else 'worker'}"
+                report(case, kv.rank, distance(weights, reference), digest(weights))
 
 
 if __name__ == "__main__":
