@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
-from kvstore_mpi.values.coding import CODINGS
+from kvstore_mpi.values.coding import GRADIENT_CODINGS, name_of, numbered
 
 
 def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
@@ -19,15 +19,13 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
         UsageError: The job cannot train so.
     """
     terms = terms_of(spec)
-    of_gradients = bool(spec.compress) and CODINGS[spec.compress].gradients
+    of_gradients = bool(spec.compress) and numbered(spec.compress).gradients
     if terms.params and of_gradients:
-        raise UsageError(
-            f"float16 and bfloat16 are for gradients, and {spec.name!r} takes parameters; use int8 or int4"
-        )
+        coding = name_of(spec.compress)
+        raise UsageError(f"{coding} is for gradients, and {spec.name!r} takes parameters; use int8 or int4")
     if not terms.params and (spec.quorum or (spec.compress and not of_gradients)):
-        what, instead = (
-            ("rounds with a quorum", "") if spec.quorum else ("int8 and int4", "float16 or bfloat16, or ")
-        )
+        others = " or ".join(GRADIENT_CODINGS)
+        what, instead = ("rounds with a quorum", "") if spec.quorum else ("int8 and int4", f"{others}, or ")
         raise UsageError(
             f"{what} are for server optimizers that take parameters, and {spec.name!r} takes gradients; "
             f"use {instead}Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"

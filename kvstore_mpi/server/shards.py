@@ -19,7 +19,7 @@ from kvstore_mpi.server.rule import Rule
 from kvstore_mpi.server.table_shards import TableShard
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases, gradient_of
-from kvstore_mpi.values.coding import CODINGS, RAW, Coded
+from kvstore_mpi.values.coding import RAW, Coded, numbered
 from kvstore_mpi.values.dense import Dense, blocks, sum_of_squares
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_parts import StatePart
@@ -95,7 +95,7 @@ class DenseShard:
 
     def decode(self, client: int, place: slice, pushed: Coded) -> Array:
         """Return what a client has pushed in a coding."""
-        if CODINGS[pushed.coding].gradients:
+        if numbered(pushed.coding).gradients:
             return gradient_of(pushed, place.stop - place.start, self.value.dtype)
         if self.bases is None:
             raise MismatchError(f"client {client} compresses what it pushes, but the store does not")

@@ -217,7 +217,7 @@ def what_mxnet_offers_and_this_store_does_not_is_refused(open_store: OpenStore) 
     kv.init("a", full(0))
     refused(UsageError, "NDArray", kv.push, "a", np.zeros(SHAPE))
     refused(UsageError, "row-sparse", kv.row_sparse_pull, "a", out=full(0), row_ids=mx.nd.array([0]))
-    refused(UnsupportedError, "not supported", kv.set_gradient_compression, {"type": "2bit"})
+    refused(UnsupportedError, "not supported", kv.set_gradient_compression, {"type": "1bit"})
     refused(UnsupportedError, "commands", kv._send_command_to_servers, 0, "")  # noqa: SLF001
     refused(UsageError, "set_optimizer first", kv.save_optimizer_states, "unused")
     refused(ValueError, "unknown capability", kv.is_capable, "flight")

@@ -154,6 +154,8 @@ def gradients_are_compressed_as_a_trainer_asks(open_store: OpenStore) -> Iterato
     kv = open_store()
     for wrong in ({"type": "int8"}, {"type": "bfloat16", "threshold": 0.5}):
         refused(UnsupportedError, "not supported", kv.set_gradient_compression, wrong)
+    none = {"type": "2bit", "threshold": 0}
+    refused(UsageError, "must be a positive number", kv.set_gradient_compression, none)
     kv.set_gradient_compression({"type": "bfloat16"})
     kv.set_optimizer(mx.optimizer.SGD())
     yield kv
@@ -162,6 +164,11 @@ def gradients_are_compressed_as_a_trainer_asks(open_store: OpenStore) -> Iterato
     yield kv
     kv._updater.set_states(kv._updater.get_states(dump_optimizer=True))  # noqa: SLF001
     has_compression(kv, "float16")
+    for threshold in ({}, {"threshold": 0.25}):
+        kv.set_gradient_compression({"type": "2bit", **threshold})
+        kv.set_optimizer(mx.optimizer.SGD())
+        yield kv
+        has_compression(kv, "2bit:0.25" if threshold else "2bit")
     kv.set_gradient_compression({"type": "none"})
     yield kv
     kv.set_optimizer(mx.optimizer.SGD())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError
-from kvstore_mpi.values.coding import CODINGS, RAW, Coded
+from kvstore_mpi.values.coding import RAW, Coded, numbered
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class ClientBase:
             before: Servers answer with the center before the update, with which they compare the push.
         """
         self._number = coding
-        self._coding = CODINGS[coding]
+        self._coding = numbered(coding)
         self._buffer = buffer
         self._before = before
         self._sent: Array = np.empty_like(buffer)
@@ -100,7 +100,7 @@ class ClientResidual:
             coding: Number of the coding.
         """
         self._number = coding
-        self._coding = CODINGS[coding]
+        self._coding = numbered(coding)
         self._buffer = buffer
         self._unsaid: Array = np.zeros_like(buffer)
         self._understood: Array = np.empty_like(buffer)
@@ -143,7 +143,7 @@ class ClientResidual:
 def gradient_of(pushed: Coded, size: int, dtype: np.dtype[Any]) -> Array:
     """Return what a client has pushed of a slice, in a coding of gradients."""
     out = np.zeros(size, dtype)
-    CODINGS[pushed.coding].decode(pushed.payload, out, out)
+    numbered(pushed.coding).decode(pushed.payload, out, out)
     return out
 
 
@@ -177,7 +177,7 @@ class ServerBases:
         """Return what a client has pushed, as both sides see it."""
         base = self._arrays[client][part]
         out = np.empty_like(base)
-        CODINGS[pushed.coding].decode(pushed.payload, base, out)
+        numbered(pushed.coding).decode(pushed.payload, base, out)
         return out
 
     def send(self, client: int, part: slice, value: Array, coding: int) -> None:
@@ -189,7 +189,7 @@ class ServerBases:
             np.copyto(base, value, casting="same_kind")
             return
         # Made now: the base has moved, so that the same bytes cannot be made again later.
-        self._payloads[client, part.start] = Coded(CODINGS[coding].encode(value, base, base), coding)
+        self._payloads[client, part.start] = Coded(numbered(coding).encode(value, base, base), coding)
 
     def take_payload(self, client: int, lo: int) -> Coded | None:
         """Return the coded answer that waits to be sent; once, since a repeated one refers to nothing."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.values.halves import BFloat16, Float16, Half
 from kvstore_mpi.values.quantised import QuantisedDelta
+from kvstore_mpi.values.two_bits import NAME, THRESHOLD, TwoBits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,15 +87,18 @@ class _Registered(NamedTuple):
     coding: Coding
 
 
+_TWO_BITS = TwoBits(THRESHOLD)
+
 _REGISTERED = [
     _Registered("int8", 8, QuantisedDelta(8)),
     _Registered("int4", 4, QuantisedDelta(4)),
     _Registered("float16", 16, Float16()),
     _Registered("bfloat16", 17, BFloat16()),
+    _Registered(NAME, _TWO_BITS.number, _TWO_BITS),  # others have other thresholds, and numbers
 ]
 
 CODINGS: dict[int, Coding] = {each.number: each.coding for each in _REGISTERED}
-"""The codings, by their numbers in messages."""
+"""The codings that are always there, by their numbers in messages; ``numbered`` finds all."""
 
 ROW_CODINGS: dict[int, Half] = {
     number: coding for number, coding in CODINGS.items() if isinstance(coding, Half)
@@ -116,20 +120,40 @@ def coding_of(compress: str | None) -> int:
     Raises:
         UsageError: There is no such coding.
     """
-    if compress not in _NAMES:
+    if compress in _NAMES:
+        return _NAMES[compress]
+    two_bits = TwoBits.named(compress) if isinstance(compress, str) else None
+    if two_bits is None:
         names = ", ".join(repr(each.name) for each in _REGISTERED)
         raise UsageError(f"compress must be {names} or None, not {compress!r}")
-    return _NAMES[compress]
+    return two_bits.number
 
 
 def name_of(number: int) -> str:
     """Return what users call the coding with a number, for errors."""
-    return next((repr(each.name) for each in _REGISTERED if each.number == number), "None")
+    two_bits = TwoBits.numbered(number)
+    names = [each.name for each in _REGISTERED if each.number == number]
+    return repr(two_bits.name if two_bits else names[0]) if two_bits or names else "None"
+
+
+def numbered(number: int) -> Coding:
+    """Return the coding with a number.
+
+    Raises:
+        MismatchError: This process does not know it, for the peer has one more.
+    """
+    coding = CODINGS.get(number) or TwoBits.numbered(number)
+    if coding is None:
+        raise MismatchError(
+            f"a push came in coding {number}, which is not known here; all processes must run the same "
+            "version of kvstore_mpi"
+        )
+    return coding
 
 
 def shortens(number: int, dtype: np.dtype[Any]) -> bool:
     """Return whether elements of a type take fewer bytes in a coding; integers are never rounded."""
-    return dtype.kind == "f" and CODINGS[number].num_bytes(_MANY) < _MANY * dtype.itemsize
+    return dtype.kind == "f" and numbered(number).num_bytes(_MANY) < _MANY * dtype.itemsize
 
 
 def rounds_rows(number: int, dtype: np.dtype[Any]) -> bool:
@@ -149,10 +173,6 @@ def check_coded(number: int, payloads: Iterable[Any], sizes: Iterable[int]) -> N
         MismatchError: This process does not know the coding, for the peer has one more, or a payload is not
             of a slice of that size.
     """
-    if number not in CODINGS:
-        raise MismatchError(
-            f"a push came in coding {number}, which is not known here; all processes must run the same "
-            "version of kvstore_mpi"
-        )
+    coding = numbered(number)
     for payload, size in zip(payloads, sizes):
-        CODINGS[number].check(payload, size)
+        coding.check(payload, size)

@@ -13,7 +13,7 @@ from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import deal_to_ranks, deal_to_ranks_near
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.values.base import ClientBase, ClientResidual
-from kvstore_mpi.values.coding import CODINGS, shortens
+from kvstore_mpi.values.coding import numbered, shortens
 from kvstore_mpi.worker.lookups import askers
 from kvstore_mpi.worker.records import KeyState
 
@@ -103,7 +103,7 @@ class WorkerKeys:
         key.base = None
         saves = bool(terms.compress) and shortens(terms.compress, np.dtype(key.spec.dtype))
         if saves and self._pushes and key.table is None:
-            if CODINGS[terms.compress].gradients:
+            if numbered(terms.compress).gradients:
                 key.base = ClientResidual(key.buffer, terms.compress)
             else:
                 key.base = ClientBase(key.buffer, terms.compress, before=terms.before)

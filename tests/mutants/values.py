@@ -16,6 +16,7 @@ _STORE = ("unit/test_store.py",)
 _WRONG = ("unit/test_wrong_pushes.py",)
 _GRADIENTS = ("scenarios/test_gradient_coding.py",)
 _HALVES = ("property/test_halves.py",)
+_TWO_BITS = ("property/test_two_bits.py",)
 _ROWS_IN_HALVES = ("scenarios/test_rows_in_halves.py",)
 _IN = "kvstore_mpi/values/"
 _ROUNDS = "kvstore_mpi/server/exchanges.py"
@@ -154,6 +155,34 @@ MUTANTS = [
         "        understood[...] = 0",
         "        understood[...] += 0",
         _GRADIENTS,
+    ),
+    Mutant(
+        "two bits: an element that is the threshold waits",
+        _IN + "two_bits.py",
+        "        np.greater_equal(difference, self.threshold, out=planes[0])",
+        "        np.greater(difference, self.threshold, out=planes[0])",
+        _TWO_BITS,
+    ),
+    Mutant(
+        "two bits: what is no number is lost",
+        _IN + "two_bits.py",
+        "            planes |= ~finite",
+        "            planes &= finite",
+        _TWO_BITS,
+    ),
+    Mutant(
+        "two bits: a peer's threshold may be zero",
+        _IN + "two_bits.py",
+        "        return cls(threshold) if 0 < threshold <= _LARGEST else None",
+        "        return cls(threshold) if threshold <= _LARGEST else None",
+        _TWO_BITS,
+    ),
+    Mutant(
+        "two bits: the residual of a large gradient is cut off",
+        _IN + "two_bits.py",
+        "    largest_error = _LARGEST",
+        "    largest_error = 1.0",
+        _TWO_BITS,
     ),
     Mutant(
         "a run may end inside a slice",

@@ -12,7 +12,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
-from kvstore_mpi.values.coding import CODINGS, coding_of
+from kvstore_mpi.values.coding import CODINGS, coding_of, name_of
 
 NUMBER, SIZE, ROUNDS = 99, 10, 8
 STEP = 0.25
@@ -125,19 +125,45 @@ def test_what_half_precision_rounds_comes_later(compress, digits, dtype):
     assert (np.abs(values[-1] + 2.0 * ROUNDS * gradient) <= bound).all()
 
 
+@pytest.mark.parametrize(("ranks", "leaders"), [(1, "one"), (2, "all")])
+def test_two_bits_come_in_parts(ranks, leaders):
+    """What a client's sum has beyond the threshold takes as many pushes as there are thresholds in it."""
+    gradient = np.array([0, 0.25, 0.5, 1, 2, -0.25, -3], np.float32)  # of a client
+    hyper = HyperParameters(lr=1.0)
+    spec = OptimizerSpec(name="sgd", hyper=hyper, compress=coding_of("2bit")).to_dict()
+
+    def train(worker):
+        store = BlockingStore(worker, "sync")
+        worker.set_optimizer(store.number, spec)
+        store.init("w", np.zeros(gradient.size, np.float32))
+        found = [store.pushpull("w", gradient / ranks).copy()]
+        return found + [store.pushpull("w", np.zeros_like(gradient)).copy() for _ in range(6)]
+
+    options = {"slice_elements": 4, "transport": "tcp", "leaders": leaders}
+    network = MemoryNetwork()
+    with Cluster(network.transport, clients=2, workers_per_client=ranks, servers=1, **options) as job:
+        values, *others = job.on_all(train)
+    said = [np.sign(gradient) * np.minimum(np.abs(gradient) // 0.5, pushes) * 0.5 for pushes in range(1, 8)]
+    np.testing.assert_array_equal(values, -2 * np.array(said))
+    for each in others:
+        np.testing.assert_array_equal(each, values)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_who_compresses_otherwise_than_rank_0_is_told(mode):
+@pytest.mark.parametrize("names", [(None, "float16", None), ("2bit", "2bit:0.25", "2bit")])
+def test_who_compresses_otherwise_than_rank_0_is_told(mode, names):
     """Before any push: sums of rounded and of exact gradients would be nobody's."""
     hyper = HyperParameters(lr=1.0)
 
     def give(worker):
         store = BlockingStore(worker, mode)
         store.init("w", np.zeros(SIZE, np.float32))
-        compress = coding_of([None, "float16", None][worker.rank])
+        compress = coding_of(names[worker.rank])
         spec = OptimizerSpec(name="sgd", hyper=hyper, compress=compress).to_dict()
         if worker.rank == 1:
+            own, given = (name_of(coding_of(name)) for name in (names[1], names[0]))
             words = (
-                r"worker 1 .*'sgd' with compress='float16', and it has one with compress=None, of rank 0"
+                rf"worker 1 .*'sgd' with compress={own}, and it has one with compress={given}, of rank 0"
             )
             with pytest.raises(MismatchError, match=words):
                 worker.set_optimizer(store.number, spec)

@@ -273,9 +273,9 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 have; who comes later takes part in the next round. 0 waits for all, and fails when one is
                 lost.
             quorum_wait: Seconds.
-            compress: For those that take parameters ``"int8"`` or ``"int4"``: these travel between hosts as
-                quantised differences to the last center received, and so do the answers. For others
-                ``"float16"`` or ``"bfloat16"``: gradients of wider types, and the rows of tables both ways.
+            compress: What travels between hosts. For those that take parameters ``"int8"`` or ``"int4"``:
+                quantised differences to the last center received, both ways. For others ``"float16"`` or
+                ``"bfloat16"``: gradients, and rows of tables both ways; or ``"2bit"``: dense gradients.
 
         Raises:
             UsageError: The job cannot train so.

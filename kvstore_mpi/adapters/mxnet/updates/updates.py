@@ -12,6 +12,8 @@ import numpy as np
 
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.values.coding import GRADIENT_CODINGS, rounds_rows
+from kvstore_mpi.values.two_bits import NAME as TWO_BITS
+from kvstore_mpi.values.two_bits import THRESHOLD, TwoBits
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -116,13 +118,17 @@ def compression_of(params: Any) -> str | None:
 
     Raises:
         UnsupportedError: Gradients cannot be compressed so.
+        UsageError: The threshold is no positive number.
     """
     name = params.get("type", "none") if isinstance(params, dict) else None
     if name == "none":
         return None
+    if name == TWO_BITS and params.keys() == {"type", "threshold"}:
+        return TwoBits(params["threshold"]).name
     if name is None or params.keys() != {"type"} or name not in GRADIENT_CODINGS:
         raise UnsupportedError(
             f"gradient compression {params!r} is not supported; compression_params may be "
             + " or ".join(f'{{"type": "{each}"}}' for each in GRADIENT_CODINGS)
+            + f', the last one with a "threshold" other than {THRESHOLD}, too'
         )
     return str(name)
