@@ -110,7 +110,7 @@ def case(draw: random.Random, *, routed: bool) -> Case:
     if "half" in parts:
         numbers["multi_precision"] = True
     if draw.random() < 0.3:
-        numbers["clip_gradient"] = 0.8
+        numbers["clip_gradient"] = 0.05
     by_hand = draw.random() < 0.25
     update_on_kvstore = None if by_hand else draw.choice([None, True, False])
     if update_on_kvstore is False:
@@ -131,7 +131,7 @@ def case(draw: random.Random, *, routed: bool) -> Case:
         passes=1 if by_hand or "rows" in parts else draw.choice([1, 1, 2]),
         contexts=draw.choice([1, 1, 2]),
         multiplied=not by_hand and draw.random() < 0.3,
-        clip=draw.choice([0.5, 5.0, 1e4]) if clips else 0.0,
+        clip=draw.choice([0.05, 0.5, 1e4]) if clips else 0.0,
         new_rate=0.02 if changes else 0.0,
     )
 
