@@ -179,7 +179,10 @@ DENSE = "dense"
 """The layout of a key that is no table of rows."""
 
 
-_TABLE = re.compile("table[0-9]*", re.ASCII)
+OWN = "\0"
+"""The first character of names that are made here; those of users begin with another one."""
+
+_TABLE = re.compile(f"{OWN}table[0-9]*", re.ASCII)
 
 
 def name_of_table(key: Key, number: int = 1) -> Key:
@@ -187,7 +190,7 @@ def name_of_table(key: Key, number: int = 1) -> Key:
 
     ``number`` counts those of a key from 1: what a name has stood for, it stands for to the end of the job.
     """
-    return f"table{number if number > 1 else ''} {type(key).__name__} {key}"
+    return f"{OWN}table{number if number > 1 else ''} {type(key).__name__} {key}"
 
 
 def parameter_of(name: Key) -> Key:

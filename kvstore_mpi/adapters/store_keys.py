@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol, TypeVar
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.records import Key
+from kvstore_mpi.records import OWN, Key
 
 
 class Staged(Protocol):
@@ -63,8 +63,8 @@ class StoreKeys(dict[Key, _Staged]):
         """
         if not _can_travel(key):
             raise UsageError(
-                f"worker {self._rank}: the key {key!r} cannot travel: a key is a text that UTF-8 has, or a "
-                "whole number of 64 bits"
+                f"worker {self._rank}: the key {key!r} cannot travel: a key is a text that UTF-8 has and "
+                "that does not begin with a null character, or a whole number of 64 bits"
             )
         if key in self:
             raise UsageError(
@@ -108,4 +108,4 @@ class StoreKeys(dict[Key, _Staged]):
 def _can_travel(key: Key) -> bool:
     if isinstance(key, int):
         return -(2**63) <= key < 2**63
-    return not any("\ud800" <= each <= "\udfff" for each in key)
+    return not (key.startswith(OWN) or any("\ud800" <= each <= "\udfff" for each in key))

@@ -71,7 +71,7 @@ def test_new_keys(keys):
         keys.check_new(7, (1,), "float32")
 
 
-@pytest.mark.parametrize("key", ["a\udc80", 2**63, -(2**63) - 1])
+@pytest.mark.parametrize("key", ["a\udc80", "\0table int 7", 2**63, -(2**63) - 1])
 def test_names_that_cannot_travel(key):
     """A worker whose I/O thread could not put one into a message would end."""
     with pytest.raises(UsageError, match=rf"worker 0: the key {re.escape(repr(key))} cannot travel"):

@@ -110,7 +110,7 @@ def test_an_answer_is_stable_where_it_changes_with_the_client_s_own_push_only(te
     assert terms.is_stable(mode) is stable
 
 
-@pytest.mark.parametrize("key", [0, 17, -3, "w", "table", "table int", "a b  c", ""])
+@pytest.mark.parametrize("key", [0, 17, -3, "w", "table int gate", "table of contents", "a b  c", ""])
 def test_a_table_made_of_a_dense_key_has_that_key_s_numbers(key):
     """Optimizers know its multipliers by the user's name, of the user's type."""
     assert name_of_table(key) != key
