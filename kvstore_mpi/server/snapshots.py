@@ -197,12 +197,13 @@ class Snapshots:
             # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
             self._saved = self._begun  # no other is begun while one is written
-        # Training is worth more than its snapshot: what fails here is told, and ends nothing.
-        except (OSError, ConfigurationError) as error:
+        # Training is worth more than its snapshot: what fails here, be it for want of memory, is told, and
+        # ends nothing.
+        except Exception as error:
             self._chain.failed(copied)
             # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
-            reason = error.strerror if isinstance(error, OSError) else error
+            reason = _reason(error)
             # No warning: who goes on from what is there would learn only then what is lost.
             if is_last:
                 raise self._not_saved(reason) from error
@@ -367,3 +368,10 @@ class Snapshots:
             units = state.keys.restore(message, key.units, counts=own)
             # Units before arrays: each state is compared with the elements of its unit.
             store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays], units)
+
+
+def _reason(error: Exception) -> object:
+    """Return why a snapshot could not be written, as people are told it."""
+    if isinstance(error, OSError):
+        return error.strerror
+    return error if isinstance(error, ConfigurationError) else repr(error)

@@ -171,20 +171,32 @@ def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
         Server(tmp_path).restore()
 
 
-def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "reason",
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError("12 GiB"), r"MemoryError\('12 GiB'\)"),
+    ],
+    ids=["disk", "memory"],
+)
+def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(
+    trained, tmp_path, monkeypatch, caplog, reason
+):
     """The disk is full, say: training goes on, and people are told once; at the end it is a failure."""
     before = path_of(tmp_path, 0, 1).read_bytes()
 
+    error, words = reason
+
     def full(descriptor):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(file.os, "fsync", full)
     for now in (20.0, 40.0):
         trained.snapshots.save_if_due(now, trained.state, trained.store)
         trained.snapshots.go_on()
         trained.snapshots._writer.join()
-    why = f"server0: the last snapshot could not be written to {path_of(tmp_path, 0, 1)}: No space left on "
-    with pytest.raises(NotSavedError, match=f"{why}device; that before it is whole "):
+    why = f"server0: the last snapshot could not be written to {path_of(tmp_path, 0, 1)}: {words}"
+    with pytest.raises(NotSavedError, match=f"{why}; that before it is whole "):
         trained.snapshots.save(trained.state, trained.store)
     assert trained.snapshots.failing
     assert path_of(tmp_path, 0, 1).read_bytes() == before
@@ -192,7 +204,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
     [told] = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert told.endswith("training goes on")
     path_of(tmp_path, 0, 1).unlink()
-    with pytest.raises(NotSavedError, match="No space left on device; there is no whole one before it"):
+    with pytest.raises(NotSavedError, match=f"{words}; there is no whole one before it"):
         trained.snapshots.save(trained.state, trained.store)
     monkeypatch.undo()
     trained.snapshots.save(trained.state, trained.store)
