@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.records import Rows, parameter_of
 from kvstore_mpi.server.growing_piece import GrowingPiece
 from kvstore_mpi.server.snapshot_records import PLACES, VALUE
@@ -256,6 +256,10 @@ class TableShard:
         unit.count_from(part.count)
         if part.array == NO_ARRAY:
             return
+        if self.layout.grows:
+            raise MismatchError(
+                f"key {parameter_of(self.key)!r}: a table that grows takes no states of all rows"
+            )
         piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
         piece.catch_up()  # by the states that are overwritten
         piece.edited.note_all()

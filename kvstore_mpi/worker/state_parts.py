@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import parameter_of
 from kvstore_mpi.wire.state_parts import MASTER, NO_ARRAY, PART_BYTES, StatePart, count_alone, split_state
 from kvstore_mpi.worker.table_states import assemble_tables, rows_of_piece
 
@@ -74,7 +76,11 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
 def parts_for(
     server: NodeId, units: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, KeyStates]
 ) -> list[tuple[list[StatePart], list[memoryview], bool]]:
-    """Cut states into messages for one server: parts, their payloads, and whether it is the last."""
+    """Cut states into messages for one server: parts, their payloads, and whether it is the last.
+
+    Raises:
+        UsageError: Rows of a table come into being here, and the states are those of all of them.
+    """
     # Never none: the last message ends the request, also on a server that has nothing of any of these keys.
     bundles: list[tuple[list[StatePart], list[memoryview]]] = [([], [])]
     room = PART_BYTES
@@ -102,6 +108,12 @@ def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[S
     # Also of a rule without states: schedules go on by the count of updates.
     if not arrays:
         yield count_alone(head)
+    elif key.table is not None and key.table.layout.grows:
+        raise UsageError(
+            f"the states of key {parameter_of(key.spec.key)!r} are those of a table with a fixed number of "
+            "rows, and here its rows come into being when they are trained; such tables go on from the "
+            "servers' snapshots alone (mpilaunch --resume)"
+        )
     size = key.slices[-1][1].hi
     for index, array in arrays.items():
         # Cut anew: the job that saved the state may have had other servers and slices of another size.

@@ -184,3 +184,31 @@ def test_what_such_a_table_cannot_do():
 
     with Cluster(MemoryNetwork().transport, servers=1) as job:
         job.on_all(use)
+
+
+def test_states_of_a_table_with_a_number_of_rows_are_refused():
+    """By the call that loads them: a server has no such rows, and would end by the first of them."""
+
+    def save(worker):
+        store = worker.open_store("sync")
+        worker.set_optimizer(store, MOMENTUM)
+        shape = (6, SHAPE[1])
+        wait(worker.init_rows, store, "t", shape, "float32", np.zeros(shape, np.float32))
+        wait(worker.push_rows, store, "t", Rows(IDS[1:2], np.ones((1, SHAPE[1]), np.float32)), priority=0)
+        return worker.optimizer_states(store)
+
+    def load(worker):
+        store = worker.open_store("sync")
+        worker.set_optimizer(store, MOMENTUM)
+        wait(worker.init_rows, store, "t", SHAPE, "float32", None, growth=Growth(BEGIN))
+        with pytest.raises(UsageError, match=r"the states of key 't' .* fixed number of rows.*--resume"):
+            worker.load_optimizer_states(store, states)
+        wait(worker.push_rows, store, "t", rows_of(worker, 0), priority=0)
+        return pull(worker, store, IDS)
+
+    with Cluster(MemoryNetwork().transport, clients=1, servers=1) as job:
+        [states] = job.on_all(save)
+    assert states["t"].arrays
+    with Cluster(MemoryNetwork().transport, clients=1, servers=1) as job:
+        [values] = job.on_all(load)
+        np.testing.assert_allclose(values, trained(job.workers, 1), rtol=1e-6)
