@@ -64,6 +64,17 @@ def train(name, make_trainer=mx.gluon.Trainer):
     return trainer
 
 
+def train_rows(name):
+    """Make a step with a Trainer whose weight is row-sparse."""
+    parameter = mx.gluon.Parameter("w", shape=(2, 1), stype="row_sparse", grad_stype="row_sparse")
+    parameter.initialize()
+    trainer, rows = mx.gluon.Trainer([parameter], "sgd", kvstore=name), mx.nd.arange(2)
+    with mx.autograd.record():
+        loss = mx.nd.Embedding(rows, parameter.row_sparse_data(rows), 2, 1, sparse_grad=True).sum()
+    loss.backward()
+    trainer.step(1)
+
+
 def fit(name):
     """Fit a Module that is given the name of a store; return it."""
     layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1)
@@ -90,8 +101,8 @@ def test_a_module_opens_the_store_of_a_name(modes):
 @pytest.mark.parametrize("planned", [False, True])
 @pytest.mark.parametrize(
     "trains",
-    [train, fit, partial(train, make_trainer=ElasticTrainer)],
-    ids=["Trainer", "Module", "ElasticTrainer"],
+    [train, train_rows, fit, partial(train, make_trainer=ElasticTrainer)],
+    ids=["Trainer", "Trainer of rows", "Module", "ElasticTrainer"],
 )
 @pytest.mark.usefixtures("modes")
 def test_ranks_of_a_worker_do_not_train_whole_nets(monkeypatch, trains, planned):

@@ -75,6 +75,10 @@ def register() -> None:
         create = users._create_kvstore  # noqa: SLF001  there is no other way
         opening = _opening_ours(getattr(create, "__wrapped__", create), tells=users is mx.gluon.trainer)
         users._create_kvstore = opening  # noqa: SLF001  likewise
+    # Trainers whose weights are row-sparse open theirs otherwise.
+    create = mx.gluon.trainer._create_sparse_kvstore  # noqa: SLF001  likewise
+    opening = _refusing_whole_nets(getattr(create, "__wrapped__", create))
+    mx.gluon.trainer._create_sparse_kvstore = opening  # noqa: SLF001  likewise
 
 
 def _opening_ours(create: Callable[..., Any], *, tells: bool) -> Callable[..., Any]:
@@ -97,6 +101,19 @@ def _opening_ours(create: Callable[..., Any], *, tells: bool) -> Callable[..., A
         if tells and isinstance(kvstore, KVStoreMPI):
             tell_names(kvstore._exchange, list(parameters))  # noqa: SLF001  of this package
         return create(kvstore, num_devices, parameters)
+
+    return opening
+
+
+def _refusing_whole_nets(create: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let Trainers of row-sparse weights open a store of this package only where nets are not divided."""
+
+    @wraps(create)
+    def opening(kvstore: Any) -> Any:
+        opened = create(kvstore)
+        if isinstance(opened[0], KVStoreMPI):
+            check_divided()
+        return opened
 
     return opening
 
