@@ -21,11 +21,11 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.command_table import COMMANDS
-from mpilaunch.commands import run_command, written
+from mpilaunch.commands import open_missing_streams, run_command, written
 from mpilaunch.cores import cores_here
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
-from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, make_reach
+from mpilaunch.hosts.cluster import SCRIPT, SILENCE_SECONDS, ClusterHosts, is_here, make_reach
 from mpilaunch.hosts.hostlist import place
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.inputs import check_profile, read_hosts, read_text
@@ -51,7 +51,7 @@ from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, m
 from mpilaunch.planning.planned import check_hosts, with_plan
 from mpilaunch.printer import LogFiles, Printer, make_log_folder, wants_colours
 from mpilaunch.rendering.script import PRIVATE, render
-from mpilaunch.seeing.endpoint import serve
+from mpilaunch.seeing.endpoint import parse_address, serve
 from mpilaunch.seeing.observer import Observer
 from mpilaunch.slices import with_slices
 from mpilaunch.supervise import Supervisor
@@ -102,6 +102,8 @@ def checked_spec(
     if errors:
         raise UsageError("\n".join(errors))
     check_profile(spec.node.collective_profile)
+    if spec.metrics:
+        parse_address(spec.metrics)
     if spec.node.snapshot_dir:
         folder = str(Path(spec.node.snapshot_dir).absolute())
         spec = replace(spec, node=replace(spec.node, snapshot_dir=folder))
@@ -163,7 +165,7 @@ def read_job(head: Sequence[str], target: Target, command: tuple[str, ...]) -> t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpilaunch``; return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    _open_missing_streams()
+    open_missing_streams()
     try:
         if arguments and arguments[0] in COMMANDS:
             return run_command(arguments[0], arguments[1:], sys.stdout)
@@ -190,16 +192,6 @@ def show_help(spec: JobSpec) -> int:
     python = {Target.SCRIPT: (sys.executable,), Target.MODULE: (sys.executable, "-m")}
     words = (*python.get(spec.target, ()), *spec.command)
     return subprocess.run(words, check=False).returncode  # noqa: S603  the command that the user gave
-
-
-def _open_missing_streams() -> None:
-    """Have all standard streams, also where one was closed (``>&-``): that one is nowhere."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            # Its number is the lowest that is free: that of the stream, which nothing else takes now.
-            stream = Path(os.devnull).open(mode)  # noqa: SIM115  it stays open
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
 
 
 def choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:
@@ -255,31 +247,8 @@ def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
     return with_defaults(spec, mpi.flavour.defaults, os.environ)
 
 
-def dry_run(spec: JobSpec) -> int:
-    """Print what would be started."""
-    descriptors.check(descriptors.needed(spec))
-    private = Path(PRIVATE)
-    mpi = find_mpi()
-    choice, placement = choose_place(spec)
-    spec = with_slices(spec, placement)
-    paths = Paths(str(private), recording_folder(spec, private, spread=placement is not None))
-    if placement is None:
-        spec = for_this_host(spec, mpi)
-        sys.stdout.write(render(make_plan(spec, mpi, paths)))
-        return 0
-    unknown, reach = "(on the network in common)", make_reach(spec.ssh, choice.backend, os.environ)
-    addresses = dict.fromkeys(placement.hosts, unknown)
-    sites = Sites(placement, addresses, unknown, reach, str(private / SCRIPT), cores={})
-    told = "\n".join(filter(None, (choice.told, str(placement))))
-    lines = "".join(f"# {line}\n" for line in told.splitlines())
-    sys.stdout.write(f"{lines}\n{render(make_plan(spec, mpi, paths, sites=sites))}")
-    return 0
-
-
-def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Result:
-    """Run a job to its end."""
-    began, told = time.monotonic(), ""
-    descriptors.allow(descriptors.needed(spec))
+def _placed(spec: JobSpec) -> tuple[JobSpec, Mpi, Choice, Placement | None]:
+    """Return a job as it is where it goes, and what starts its ranks; and what ``choose_place`` returns."""
     mpi = find_mpi()
     choice, placement = choose_place(spec)
     spec = with_slices(spec, placement)
@@ -287,6 +256,35 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         spec = for_this_host(spec, mpi)
         if spec.node.resume:
             check_is_there(spell("snapshot_dir"), spec.node.snapshot_dir)
+    return spec, mpi, choice, placement
+
+
+def dry_run(spec: JobSpec) -> int:
+    """Print what would be started."""
+    descriptors.check(descriptors.needed(spec))
+    spec, mpi, choice, placement = _placed(spec)
+    job_record("", spec.secret_file)  # whoever cannot read it is told now
+    paths = Paths(PRIVATE, recording_folder(spec, Path(PRIVATE), spread=placement is not None))
+    told, sites = idle_options(spec, spell), None
+    if placement is not None:
+        reach = make_reach(spec.ssh, choice.backend, os.environ)
+        # Whether a name is this host's the resolver tells, which may be slow; it matters for sockets alone.
+        tells = spec.node.transport == "ipc"
+        addresses = {
+            host: f"(address of {'this host' if tells and is_here(host) else host})"
+            for host in placement.hosts
+        }
+        sites = Sites(placement, addresses, "(own address)", reach, f"{PRIVATE}/{SCRIPT}", cores={})
+        told = [*filter(None, (choice.told, str(placement))), *told]
+    sys.stdout.write(render(make_plan(spec, mpi, paths, sites=sites), told))
+    return 0
+
+
+def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Result:
+    """Run a job to its end."""
+    began, told = time.monotonic(), ""
+    descriptors.allow(descriptors.needed(spec))
+    spec, mpi, choice, placement = _placed(spec)
     job = secrets.token_hex(8)
     record = job_record(job, spec.secret_file)
     # Whoever reads what we say may take his time when everything of the job is gone.

@@ -1,4 +1,4 @@
-"""Runs the commands of ``mpilaunch``: each is a module, loaded when it is asked for."""
+"""Runs the commands of ``mpilaunch``, modules that are loaded when they are asked for; and its streams."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +25,16 @@ class OutputError(KVStoreError):
 
 
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
+
+def open_missing_streams() -> None:
+    """Have all standard streams, also where one was closed (``>&-``): that one is nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Its number is the lowest that is free: that of the stream, which nothing else takes now.
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115  it stays open
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:

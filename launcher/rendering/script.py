@@ -15,6 +15,8 @@ from mpilaunch.plan import JOB_FILE, NEWS_PIPE, READY_PIPE, RECORDS
 from mpilaunch.rank.record import RankName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mpilaunch.plan import Plan, Process
 
 PRIVATE = "(private)"
@@ -25,14 +27,21 @@ _ADDRESSES = "import json, sys; print(*json.load(sys.stdin)['addresses'], sep=',
 _JOB = '"$job"'
 
 
-def render(plan: Plan) -> str:
-    """Return the plan as a shell script; one for several hosts says of each process on which it is."""
+def render(plan: Plan, told: Iterable[str] = ()) -> str:
+    """Return the plan as a shell script; one for several hosts says of each process on which it is.
+
+    Args:
+        plan: The processes.
+        told: What mpilaunch would say of the job before it starts them.
+    """
+    lines = [f"# {line}" for text in told for line in text.splitlines()]
     blocks = [_private_folder(plan), *(_process(plan, each) for each in plan.processes)]
     if plan.scheduler:
         blocks.insert(2, _await_scheduler())
     if plan.max_restarts:
         blocks.append(f"# mpilaunch starts at most {plan.max_restarts} of those again that fail")
-    return "\n\n".join([*blocks, f"wait; rm -r {_JOB}"]) + "\n"
+    head = ["\n".join(lines)] if lines else []
+    return "\n\n".join([*head, *blocks, f"wait; rm -r {_JOB}"]) + "\n"
 
 
 def _private_folder(plan: Plan) -> str:

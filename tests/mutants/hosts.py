@@ -215,4 +215,18 @@ MUTANTS = [
         "range(int(first), max(int(last or first), int(first) + 1))",
         _MPI,
     ),
+    Mutant(
+        "what has no effect is not said where nothing is started",
+        "launcher/cli.py",
+        "    told, sites = idle_options(spec, spell), None",
+        "    told, sites = [], None",
+        ("unit/test_launcher_dry_run.py",),
+    ),
+    Mutant(
+        "sockets of one host join several where nothing is started",
+        "launcher/cli.py",
+        "            host: f\"(address of {'this host' if tells and is_here(host) else host})\"",
+        '            host: "(address)"',
+        ("unit/test_launcher_dry_run.py",),
+    ),
 ]
