@@ -39,10 +39,15 @@ class Refusals:
         if self._occasional.is_due(reason, time.monotonic()):
             logger.warning("%s", text)
 
-    def say_unreachable(self, endpoint: str, error: int) -> None:
-        """Say that who listens at an endpoint cannot be reached from here, and why (a system's ``errno``).
+    def say_unreachable(self, endpoint: str, error: int, *, reached: bool) -> None:
+        """Say that who listens at an endpoint cannot be reached from here, and why.
 
-        That nobody listens there any more says nothing of the network: sessions notice who has gone.
+        That nobody listens any more says nothing of the network: sessions notice who has gone.
+
+        Args:
+            endpoint: Where it listens.
+            error: A system's ``errno``.
+            reached: It has been before; a firewall refuses from the beginning.
         """
-        if error != errno.ECONNREFUSED:
+        if error != errno.ECONNREFUSED or not reached:
             self.say("unreachable", f"{CANNOT_CONNECT}{endpoint}: {os.strerror(error)}")

@@ -71,6 +71,7 @@ class Connection:
         "outgoing",
         "owner",
         "parser",
+        "reached",
         "socket",
         "strange",
         "tried",
@@ -92,6 +93,7 @@ class Connection:
         self.strange = 0  # messages taken before it has shown that it is of the job
         self.outgoing = Outgoing()
         self.connecting = False  # until the other side has taken part, everything is queued
+        self.reached = False  # ever
         self.tried = float("-inf")  # when it was last connected
 
 
@@ -202,9 +204,10 @@ class StreamSockets(ABC):
                 return False
         except OSError as error:
             made.close()
-            self.refusals.say_unreachable(link.endpoint, error.errno or 0)
+            self.refusals.say_unreachable(link.endpoint, error.errno or 0, reached=link.reached)
             return False
         self._add(link, made)
+        link.reached |= not link.connecting
         return True
 
     def _accept(self, _mask: int, _messages: Messages) -> None:
@@ -374,9 +377,10 @@ class StreamSockets(ABC):
         assert link.socket is not None
         error = self._error_of(link.socket)
         if error:
-            self.refusals.say_unreachable(link.endpoint, error)
+            self.refusals.say_unreachable(link.endpoint, error, reached=link.reached)
             self.dropped += len(link.outgoing)
             self._lose(link)
+        link.reached |= not error
         return not error
 
     def _write_queued(self, link: Connection) -> None:

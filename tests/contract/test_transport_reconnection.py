@@ -125,7 +125,8 @@ def test_who_is_not_there_yet_is_reached_later(caplog):
     listener.bind(("127.0.0.1", 0))  # refuses while it does not listen, and nobody else gets the port
     port = listener.getsockname()[1]
     caller = SocketTransport("tcp")
-    link = caller.connect([f"tcp://127.0.0.1:{port}"])
+    endpoint = f"tcp://127.0.0.1:{port}"
+    link = caller.connect([endpoint])
     caller.send(link, [b"lost"])
     caller.send(link, [b"lost as well"])
     while caller.dropped < 2:
@@ -143,7 +144,27 @@ def test_who_is_not_there_yet_is_reached_later(caplog):
             accepted.settimeout(DEADLINE)
             assert read_exactly(accepted, 15) == whole(b"arrives")
     assert caller.dropped < 20, "it was tried again and again"
-    assert not caplog.records, "as after each end of a peer"
+    # As behind a firewall; in the log once, and from there in the last words of the job.
+    said = [record.message for record in caplog.records]
+    assert said == [f"cannot connect to {endpoint}: Connection refused"]
+    caller.close(0)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_a_peer_that_has_ended_is_not_said_to_be_out_of_reach(caplog, monkeypatch, scheme):
+    """That it was there shows that the network leads there."""
+    caller, peer = SocketTransport(scheme), SocketTransport(scheme)
+    link = caller.connect(peer.bind("127.0.0.1"))
+    caller.send(link, [b"arrives"])
+    assert peer.receive(DEADLINE) == []  # the connection is accepted
+    while link.connecting:
+        caller.receive(DEADLINE)
+    peer.close(0)
+    monkeypatch.setattr(link.owner, "RETRY_S", 0.0)
+    while caller.dropped < 2:
+        caller.send(link, [b"lost"])
+        caller.receive(0)
+    assert not caplog.records
     caller.close(0)
 
 

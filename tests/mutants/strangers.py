@@ -63,8 +63,15 @@ MUTANTS = [
     Mutant(
         "whoever cannot connect does not say so",
         "kvstore_mpi/transport/refusals.py",
-        "if error != errno.ECONNREFUSED:",
+        "if error != errno.ECONNREFUSED or not reached:",
         "if False:",
+        _RECONNECTION,
+    ),
+    Mutant(
+        "whoever is refused by a firewall does not say so",
+        "kvstore_mpi/transport/refusals.py",
+        "if error != errno.ECONNREFUSED or not reached:",
+        "if error != errno.ECONNREFUSED:",
         _RECONNECTION,
     ),
     Mutant(
@@ -84,7 +91,7 @@ MUTANTS = [
     Mutant(
         "a peer that has ended counts as a network that does not lead there",
         "kvstore_mpi/transport/refusals.py",
-        "if error != errno.ECONNREFUSED:",
+        "if error != errno.ECONNREFUSED or not reached:",
         "if True:",
         _RECONNECTION,
     ),
