@@ -128,13 +128,15 @@ class Membership:
         if not self._outages.is_down(server):
             return []
         state = self._state
-        return self._outages.welcome(
+        told = self._outages.welcome(
             server,
             state.keys.on(server),
             state.under_way,
             self._state.requests.again(server),
             creates=self._rank == 0,
         )
+        # See ``close``: who waits at it for an optimizer, and keeps this rank from leaving, would wait on.
+        return [*told, *(state.shutdown.tell(server) if self._rank == 0 else ())]
 
     def missing(self, sender: NodeId, message: m.Missing) -> Instructions:
         """A server has lost keys: give it the values that this client has; the first client's count."""

@@ -70,11 +70,15 @@ class Shutdown:
         """
         self.closing = self.began = True
         told = [Send(node, m.Leave(pushes)) for node in self._partners]
-        # At once, and not when all of the client have finished: one of them may be who waits. Alone it
-        # leaves at once; and a partner who is the coordinator as well (rank 0 in pure MPI) has been told.
-        if self._partners:
-            told += (Send(node, m.Finished()) for node in others if node not in self._partners)
+        # At once, and not when all of the client have finished: one of them may be who waits.
+        told += (send for node in others for send in self.tell(node))
         return [*told, *self._release_members()]
+
+    def tell(self, node: NodeId) -> list[Send]:
+        """Say that the own program is over, if it is, to who may wait for this rank."""
+        # Alone it leaves at once; a partner who is the coordinator as well (rank 0 in pure MPI) knows.
+        is_told = self.closing and self._partners and node not in self._partners
+        return [Send(node, m.Finished())] if is_told else []
 
     def left(self, sender: NodeId) -> list[Send]:
         """Another rank's program is over."""

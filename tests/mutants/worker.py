@@ -294,6 +294,13 @@ MUTANTS = [
         _STATE,
     ),
     Mutant(
+        "a server that is back does not hear that rank 0 has finished",
+        _IN + "membership.py",
+        "return [*told, *(state.shutdown.tell(server) if self._rank == 0 else ())]",
+        "return told",
+        ("unit/test_worker_membership.py",),
+    ),
+    Mutant(
         "a run of slices is one too short",
         _IN + "records.py",
         "return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)",

@@ -284,6 +284,20 @@ def test_requests_are_repeated_to_a_server_that_is_back():
     assert only(Send, worker.membership.server_back(server(0)))[-2:] == [ask, late]
 
 
+@pytest.mark.parametrize("closes", ["before", "while it is away", "never"])
+@pytest.mark.parametrize(("rank", "ranks"), [(0, 2), (1, 2), (0, 1)])
+def test_a_server_that_is_back_hears_that_rank_0_has_finished(rank, ranks, closes):
+    """Who waits at it for rank 0's optimizer, and keeps that from leaving, would do so to the deadline."""
+    worker = Worker(rank, workers=ranks, servers=2, mode="async")
+    if closes == "before":
+        worker.membership.close()
+    worker.hears(SCHEDULER, GONE)
+    if closes == "while it is away":
+        assert server(0) not in {peer for peer, _ in sent(worker.membership.close())}
+    told = sent(worker.membership.server_back(server(0)), m.Finished)
+    assert told == ([(server(0), m.Finished())] if (rank, ranks) == (0, 2) and closes != "never" else [])
+
+
 @pytest.mark.parametrize("gone", [GONE, m.PeerGone("server0", "is dead", orderly=False)])
 def test_a_synchronous_worker_needs_its_servers(gone):
     """And an asynchronous one those that do not come back."""
