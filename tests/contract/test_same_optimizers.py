@@ -247,6 +247,18 @@ def test_a_smaller_last_batch(job, layout, ends, steps):
         assert f"in their first {steps} steps (rescale_grad" in str(error)
 
 
+def test_multipliers_of_the_last_steps(job):
+    """They are told with the other numbers, though no step compares them any more."""
+    cluster, optimizers = job(**PURE), [sgd(), sgd()]
+    stores, outs = stores_of(cluster, optimizers)
+    make_steps(stores, outs, 4, 0)
+    optimizers[1].set_lr_mult({"c": 0.5})
+    make_steps(stores, outs, 1, 0)
+    for error in cluster.on_all(refused_barrier):
+        assert "multipliers" in str(error)
+        assert "in their first 5 steps" in str(error)
+
+
 def refused_barrier(worker):
     with pytest.raises(MismatchError) as caught:
         worker.barrier()

@@ -268,8 +268,15 @@ MUTANTS = [
     Mutant(
         "multipliers are not compared",
         "kvstore_mpi/adapters/mxnet/updates/same_optimizers.py",
-        "multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]",
+        "multipliers = [self._reader.multipliers(each) for each in self._keys]",
         "multipliers = []",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "multipliers of the last steps are not compared",
+        "kvstore_mpi/adapters/mxnet/updates/same_optimizers.py",
+        "        if multipliers != self._multipliers:",
+        "        if is_compared(self._steps) and multipliers != self._multipliers:",
         ("contract/test_same_optimizers.py",),
     ),
     Mutant(

@@ -180,11 +180,9 @@ def _multipliers(optimizer: Any, key: Key) -> tuple[float, float]:
     if parameter is not None:
         return float(parameter.lr_mult), float(parameter.wd_mult)
     name = optimizer.idx2name.get(key, key)
-    lr_mult, wd_mult = (
-        table[key] if key in table else table.get(name, 1.0)
-        for table in (optimizer.lr_mult, optimizer.wd_mult)
-    )
-    return float(lr_mult), float(wd_mult)
+    lr_mult, wd_mult = optimizer.lr_mult, optimizer.wd_mult
+    by_name = lr_mult.get(name, 1.0), wd_mult.get(name, 1.0)
+    return float(lr_mult.get(key, by_name[0])), float(wd_mult.get(key, by_name[1]))
 
 
 def _schedule(scheduler: Any) -> SchedulerSpec:
