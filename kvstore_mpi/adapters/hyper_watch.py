@@ -106,3 +106,7 @@ class PushedSteps:
         # No step has it, or the one that is under way had begun before there was this key.
         self._pushed.add(key)
         return [key], not self._left
+
+    def lacked(self, key: Key) -> set[Key]:
+        """Return what the step under way lacks, if this key has been pushed in it."""
+        return self._left if key in self._pushed else set()

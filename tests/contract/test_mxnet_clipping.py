@@ -259,6 +259,24 @@ def test_a_step_that_lacks_a_key_is_an_error(job):
     mx.nd.waitall()
 
 
+@pytest.mark.parametrize("servers", [0, 1, 2])
+def test_a_key_that_is_pushed_twice_in_a_step_is_an_error(job, servers):
+    """On servers its second gradient, and its value, would wait for the next step; the step goes on."""
+    (store,) = job(servers=servers, step_timeout=60)
+    store.clip_global_norm(1.0)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    for key in ("a", "b"):
+        store.init(key, mx.nd.zeros(1))
+    for step in (1, 2):
+        store.push("a", 3 * mx.nd.ones(1))
+        with pytest.raises(UsageError, match=r"'a' is pushed again before 'b', .*without="):
+            store.push("a", mx.nd.ones(1))
+        store.push("b", 4 * mx.nd.ones(1))
+        out = [mx.nd.empty(1), mx.nd.empty(1)]
+        store.pull(["a", "b"], out=out)
+        np.testing.assert_allclose([each.asscalar() for each in out], [-0.6 * step, -0.8 * step], rtol=1e-6)
+
+
 @pytest.mark.parametrize("servers", [1, 0])
 def test_a_layer_that_is_unfrozen_is_an_error(job, servers):
     """Steps have been clipped without it, and servers would wait for its place in the step before."""

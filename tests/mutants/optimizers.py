@@ -278,6 +278,13 @@ MUTANTS = [
         ("unit/test_adapters.py",),
     ),
     Mutant(
+        "a key may be pushed twice in a clipped step",
+        "kvstore_mpi/adapters/hyper_watch.py",
+        "        return self._left if key in self._pushed else set()",
+        "        return set()",
+        ("unit/test_adapters.py",),
+    ),
+    Mutant(
         "a key that is taken to be awaited, and is not, keeps numbers from changing",
         "kvstore_mpi/adapters/hyper_watch.py",
         "        if key in keys and (not self._left or key in self._pushed):",

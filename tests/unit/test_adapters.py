@@ -208,6 +208,15 @@ def test_several_keys_are_looked_at_together():
     assert watch.changed("a", "b", others=["c"]) is None
 
 
+def test_a_step_lacks_what_is_pushed_behind_another_key():
+    """For that key alone, whose second push would be one of the next step."""
+    steps, keys = PushedSteps(), ["a", "b", "c"]
+    for key, lacked in (("a", {"b", "c"}), ("b", {"c"}), ("c", set())):
+        assert steps.lacked(key) == set()
+        steps.push(key, lambda: keys)
+        assert steps.lacked(key) == steps.lacked("a") == lacked
+
+
 def test_a_step_begins_with_its_first_push():
     """All of its keys are then as good as pushed; one that it does not have stands for itself."""
     steps = PushedSteps()

@@ -80,11 +80,7 @@ class ClippedSteps:
             self._step = _Step(self._awaited(), self.max_norm, rescale_grad, self._watch)
         step = self._step
         if key in step.pushed:
-            raise UsageError(
-                f"key {key!r} is pushed again before {_names(step.missing)}, without which the "
-                "norm of the step is not known: push every key in each step, or name those that are never "
-                "pushed in clip_global_norm(..., without=[...])"
-            )
+            raise pushed_again(key, step.missing)
         step.pushed.add(key)
         self._exchange.queue(partial(step.put, key, parts), mutable=[array])
         if len(step.pushed) == len(step.awaited):
@@ -109,6 +105,15 @@ def check_frozen(key: Key, frozen: Container[Key]) -> None:
             "frozen (grad_req 'null') when the optimizer was set: make a store and a Trainer anew where "
             "layers are unfrozen"
         )
+
+
+def pushed_again(key: Key, missing: Iterable[Key]) -> UsageError:
+    """Return the error of a key that is pushed twice in a step, which lacks others."""
+    return UsageError(
+        f"key {key!r} is pushed again before {_names(missing)}, without which the norm of the step is not "
+        "known: push every key in each step, or name those that are never pushed in "
+        "clip_global_norm(..., without=[...])"
+    )
 
 
 class _Watch:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from kvstore_mpi.adapters.hyper_watch import HyperWatch, PushedSteps
 from kvstore_mpi.adapters.mxnet.exchange.gluon_parameters import check_keys, frozen_keys
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
-from kvstore_mpi.adapters.mxnet.updates.clipped_steps import check_frozen
+from kvstore_mpi.adapters.mxnet.updates.clipped_steps import check_frozen, pushed_again
 from kvstore_mpi.adapters.mxnet.updates.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.updates.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.updates.optimizer_spec import spec_from_optimizer, static_attributes
@@ -260,7 +260,8 @@ class ServerUpdates:
         """Send what has changed about the optimizer since the last push, in order with the pushes.
 
         Raises:
-            UsageError: There is no optimizer, and the store is asynchronous or was asked for what needs it.
+            UsageError: There is no optimizer, and the store is asynchronous or was asked for what needs it;
+                or a step that is to be clipped lacks a key.
         """
         if self._mode == "async" and self.updater is None:
             raise UsageError(
@@ -281,6 +282,9 @@ class ServerUpdates:
         # With a bound on the norm a step at a time: to change numbers waits for all pushes before, and
         # servers hold those of a step until its last one is there.
         clips = self.spec is not None and self.spec.clip_norm
+        missing = self._steps.lacked(key) if clips else ()
+        if missing and (missing := missing.intersection(self._awaited())):
+            raise pushed_again(key, missing)
         counted, may_change = self._steps.push(key, self._awaited) if clips else ([key], True)
         for each in counted:
             self._count(each)
