@@ -12,6 +12,7 @@ from mxnet import autograd, gluon  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, averaged  # noqa: E402
 from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
+from kvstore_mpi.esgd import DCASGD, LocalSGD  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
@@ -243,3 +244,14 @@ def test_what_has_no_averages_says_so(job, tmp_path):
         without = KVStoreMPI("sync", make().workers[0])
         with pytest.raises(UsageError, match="is done by servers"):
             without.average_weights()
+
+
+@pytest.mark.parametrize("optimizer", [DCASGD(learning_rate=0.5), LocalSGD()], ids=["DCASGD", "LocalSGD"])
+@pytest.mark.parametrize("call", ["average_weights", "compensate_delays"])
+def test_what_is_put_around_optimizers_is_not_lost_with_those_of_esgd(job, call, optimizer):
+    """Nobody would find out before he reads averages, if then."""
+    (store,) = job("async")
+    getattr(store, call)(*(["dc-asgd"] if call == "compensate_delays" else []))
+    named = f"{call} is for optimizers of MXNet, and {type(optimizer).__name__} is none"
+    with pytest.raises(UsageError, match=named):
+        store.set_optimizer(optimizer)

@@ -95,6 +95,7 @@ class ServerUpdates:
         self._watch: HyperWatch | None = None
         self._steps = PushedSteps()
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
+        self._added = ""  # the call that has put something around
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
         self._wants_servers = ""  # the call that only servers can carry out
         self._frozen: frozenset[Key] = frozenset()  # keys that the norms of steps leave out
@@ -123,11 +124,11 @@ class ServerUpdates:
         """
         if self._mode != "async":
             raise UsageError(f"{how!r} is for async-mpi: on sync-mpi no gradient is delayed")
-        if self._wants_servers == "average_weights":
+        if self._added == "average_weights":
             raise UsageError("compensate_delays cannot be combined with average_weights")
         if how not in _COMPENSATIONS:
             raise UsageError(f"there is no {how!r}; there are {', '.join(_COMPENSATIONS)}")
-        self._around = _COMPENSATIONS[how](**numbers)
+        self._around, self._added = _COMPENSATIONS[how](**numbers), "compensate_delays"
 
     def average_weights(self, decay: float) -> None:
         """Keep averages of the weights, with each MXNet optimizer that is taken from now on.
@@ -136,10 +137,10 @@ class ServerUpdates:
             UsageError: The number is none, or the store has an optimizer.
         """
         self._check_early("average_weights")
-        if self._around is not _alone:
+        if self._added == "compensate_delays":
             raise UsageError("average_weights cannot be combined with compensate_delays")
         self._around = Averaged("sgd", learning_rate=0.0, decay=decay).around
-        self._wants_servers = "average_weights"
+        self._added = self._wants_servers = "average_weights"
 
     def _check_early(self, call: str) -> None:
         if self.spec is not None:
@@ -237,6 +238,11 @@ class ServerUpdates:
             raise UsageError(
                 f"{optimizer!r} is neither an optimizer of MXNet nor one of kvstore_mpi.esgd"
             ) from None
+        if self._added:
+            raise UsageError(
+                f"{self._added} is for optimizers of MXNet, and {type(optimizer).__name__} is none, so "
+                "that it would count for nothing: leave the call out, or give this store one of MXNet's"
+            )
         return replace(spec, clip_norm=self._clip[0])
 
     def _unpushed(self, optimizer: Any) -> list[Key]:
