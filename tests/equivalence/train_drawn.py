@@ -183,7 +183,10 @@ def apart(value, reference):
     """
     coarse = 500 if reference.dtype == np.float16 else 1
     difference = np.linalg.norm(value.astype(np.float64) - reference)
-    return float(difference / np.linalg.norm(reference.astype(np.float64)) / coarse)
+    norm = max(
+        np.linalg.norm(reference.astype(np.float64)), 1e-3
+    )  # FTRL makes all of it zero, if it is small
+    return float(difference / norm / coarse)
 
 
 def main():
