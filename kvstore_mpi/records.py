@@ -6,7 +6,6 @@ This file must not know about sockets, threads, MPI or MXNet.
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -178,11 +177,8 @@ class Topology:
 DENSE = "dense"
 """The layout of a key that is no table of rows."""
 
-
 OWN = "\0"
-"""The first character of names that are made here; those of users begin with another one."""
-
-_TABLE = re.compile(f"{OWN}table[0-9]*", re.ASCII)
+"""The first character of names that are made here, and of none of a user's."""
 
 
 def name_of_table(key: Key, number: int = 1) -> Key:
@@ -195,10 +191,10 @@ def name_of_table(key: Key, number: int = 1) -> Key:
 
 def parameter_of(name: Key) -> Key:
     """Return the user's name of a key, by which optimizers know its numbers, from ``name_of_table`` too."""
-    words = name.split(" ", 2) if isinstance(name, str) else []
-    if len(words) < 3 or not _TABLE.fullmatch(words[0]):  # noqa: PLR2004  see above
+    if not isinstance(name, str) or not name.startswith(OWN):
         return name
-    return int(words[2]) if words[1] == "int" else words[2]
+    _, kind, key = name.split(" ", 2)
+    return int(key) if kind == "int" else key
 
 
 class RowInit(NamedTuple):
