@@ -15,7 +15,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kvstore_mpi.scheduler.placement import Placement
     from kvstore_mpi.scheduler.roster import Roster
@@ -50,7 +50,8 @@ class AgreedKeys:
         self._roster = roster
         self._placement = placement
         self._keys: dict[tuple[int, Key], _Agreed] = {}
-        self._parked: list[_Parked] = []
+        # By name: of thousands of keys that wait, a declaration of rank 0 looks at its own only.
+        self._parked: dict[tuple[int, Key], list[_Parked]] = {}
         # By whom first, by the store and the user's name: a worker that pushes rows of a key has a table in
         # its place, so that its pushes and those of one with dense gradients would never meet.
         self._dense: dict[tuple[int, Key], NodeId] = {}
@@ -85,12 +86,10 @@ class AgreedKeys:
         if agreed is not None:
             return [self._answer(sender, message, agreed)]
         if sender != RANK_0:
-            parked = _Parked(sender, message, now)
-            self._parked.append(parked)
+            self._parked.setdefault(_name(message.spec), []).append(_Parked(sender, message, now))
             return self.refuse_parked()
         agreed = self._agree(message)
-        waiting = [p for p in self._parked if _name(p.declared.spec) == _name(message.spec)]
-        self._parked = [p for p in self._parked if p not in waiting]
+        waiting = self._parked.pop(_name(message.spec), [])
         answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
         return [self._answer(sender, message, agreed), *answers]
 
@@ -118,21 +117,29 @@ class AgreedKeys:
     def drop(self, workers: Iterable[NodeId]) -> None:
         """These workers are lost: nobody waits for their declarations to be answered."""
         gone = set(workers)
-        self._parked = [parked for parked in self._parked if parked.worker not in gone]
+        self._take_parked(lambda parked: parked.worker in gone)
 
     def refuse_parked(self) -> list[Send]:
         """Refuse what waits for a declaration of rank 0, if that declares nothing more."""
         gone = self._roster.over(RANK_0)
         if gone is None:
             return []
-        waiting, self._parked = self._parked, []
-        return [self._never_declared(parked, gone) for parked in waiting]
+        return [self._never_declared(parked, gone) for parked in self._take_parked(lambda _: True)]
 
     def refuse_overdue(self, now: float, timeout: float) -> list[Send]:
         """Refuse what rank 0 has not declared within ``timeout`` seconds of another worker."""
-        late = [p for p in self._parked if now - p.since > timeout]
-        self._parked = [p for p in self._parked if p not in late]
+        late = self._take_parked(lambda parked: now - parked.since > timeout)
         return [self._undeclared(parked, f"waited {timeout:g} s") for parked in late]
+
+    def _take_parked(self, leaves: Callable[[_Parked], bool]) -> list[_Parked]:
+        """Remove the declarations for which ``leaves`` holds, and return them."""
+        taken = [parked for waiting in self._parked.values() for parked in waiting if leaves(parked)]
+        for parked in taken:
+            name = _name(parked.declared.spec)
+            self._parked[name].remove(parked)
+            if not self._parked[name]:
+                del self._parked[name]
+        return taken
 
     def _agree(self, declared: m.Declare) -> _Agreed:
         spec = declared.spec

@@ -14,6 +14,7 @@ from support.scheduler_job import (
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.records import Growth, RowInit, name_of_table
+from kvstore_mpi.scheduler import keys
 from kvstore_mpi.wire import messages as m
 
 
@@ -53,6 +54,17 @@ def test_keys_are_numbered_in_the_order_of_rank_0():
         for key, store in (("b", 1), ("b", 0), (7, 0))
     ]
     assert numbers == [0, 1, 2]
+
+
+def test_a_declaration_looks_at_its_own_key_alone(monkeypatch):
+    """With thousands of keys the scheduler, or rank 0 in pure MPI, would be silent for too long."""
+    names, find = [], keys._name
+    monkeypatch.setattr(keys, "_name", lambda spec: names.append(spec) or find(spec))
+    job, count = Job(), 200
+    for rank in (1, 0):
+        for key in range(count):
+            job.says(worker(rank), declare(key))
+    assert len(names) < 10 * count
 
 
 def _field(declared, name):
