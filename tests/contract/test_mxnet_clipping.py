@@ -322,6 +322,6 @@ def test_what_cannot_be_clipped_is_refused(job, monkeypatch):
         delayed = KVStoreMPI("async", make(num_servers=1).workers[0])
         with pytest.raises(UsageError, match="is for sync-mpi"):
             delayed.clip_global_norm(1.0)
-    monkeypatch.setattr(engine, "_NAIVE", True)
+    monkeypatch.setattr(engine, "is_naive", lambda: True)
     with pytest.raises(ConfigurationError, match="NaiveEngine"):
         store.clip_global_norm(1.0)

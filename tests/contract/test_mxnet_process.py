@@ -200,6 +200,27 @@ except PeerLostError:
 """
 
 
+CHOSEN_LATE = """
+import kvstore_mpi.mxnet
+import os
+os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
+from kvstore_mpi.adapters.mxnet.bridge import engine
+from kvstore_mpi.errors import ConfigurationError
+try:
+    engine.prepare(2)
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+def test_an_engine_that_the_script_has_chosen():
+    """MXNet obeys it until the first array, and mpilaunch has imported the store before the script runs."""
+    done = run_python(CHOSEN_LATE)
+    assert "MXNET_ENGINE_TYPE=NaiveEngine with 2 workers is not supported" in done.stdout, done.stderr[
+        -2000:
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["NaiveEngine", "ThreadedEngine"])

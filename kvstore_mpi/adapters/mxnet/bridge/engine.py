@@ -29,12 +29,6 @@ from kvstore_mpi.adapters.mxnet.bridge.native_error import NativeError
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.interfaces import Done
 
-_NAIVE = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
-"""MXNet's engine for debugging: an operation is over when the call that pushes it returns."""
-
-_PUSHING = _LIB if _NAIVE else native.QUICK
-"""Whoever waits in a push for the end of an operation must not keep the interpreter's lock."""
-
 _PRIORITIZED = ctypes.byref(ctypes.c_int(3))
 """Run the start function on one of the engine's threads for urgent work.
 
@@ -115,6 +109,23 @@ class _Operation:
         self.complete(error)
 
 
+@functools.cache
+def is_naive() -> bool:
+    """Return whether this is MXNet's engine for debugging: an operation is over when its push returns.
+
+    MXNet makes its engine at the first array, and looks into the environment then. A script may choose one
+    after this file was imported, so the first one who asks has the engine made before it looks.
+    """
+    mx.nd.waitall()
+    return os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
+
+
+@functools.cache
+def _pushing() -> Any:
+    """Return the library: whoever waits in a push for an operation must not keep the interpreter's lock."""
+    return _LIB if is_naive() else native.QUICK
+
+
 def _native_address(error: BaseException) -> int:
     _native_errors.append(NativeError(error))
     return _native_errors[-1].address
@@ -186,7 +197,7 @@ def push_async(
     order = ctypes.c_int(priority)  # what cannot be one leaves nothing behind: at exit all are waited for
     _pending[operation.number] = operation
     check_call(
-        _PUSHING.MXEnginePushAsyncND(
+        _pushing().MXEnginePushAsyncND(
             _CALLBACK,
             ctypes.c_void_p(operation.number),
             None if after_failures else _DELETER,
@@ -236,12 +247,12 @@ def prepare(num_workers: int) -> None:
         ConfigurationError: That engine is chosen, and there is more than one worker.
         MXNetError: Something has failed before, of which nobody has heard yet.
     """
-    if _NAIVE and num_workers > 1:
+    if num_workers > 1 and is_naive():
         raise ConfigurationError(
             f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
             "would wait for all workers; unset it, or debug with one worker"
         )
-    if not _NAIVE:
+    if not is_naive():
         _make_room_for_errors()
 
 
@@ -268,7 +279,7 @@ def check_overlap(call: str) -> None:
     Raises:
         ConfigurationError: It is chosen.
     """
-    if _NAIVE:
+    if is_naive():
         raise ConfigurationError(
             f"{call} with MXNET_ENGINE_TYPE=NaiveEngine is not supported: the first push would wait for "
             "the last one of its step, which comes after it; unset it"
