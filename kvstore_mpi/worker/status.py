@@ -201,7 +201,13 @@ def waits_of(
         # Of a sum that is not announced the leader knows who has not come to it; a member knows of nobody,
         # and may wait for any of them.
         ranks = [member.index for member in state.late(key)] or others
-        waits.append(_wait_of(key, operation, [others[rank] for rank in ranks], limit, now))
+        awaited = [others[rank] for rank in ranks]
+        if (
+            key.key_id < 0
+        ):  # before a key has its place the coordinator is waited for: without servers rank 0
+            coordinator = str(NodeId(Role.SCHEDULER))
+            awaited = [coordinator if state.servers.nodes else others.get(0, coordinator)]
+        waits.append(_wait_of(key, operation, awaited, limit, now))
     # Read once: the MPI thread may end the bucket between two looks, and nothing would be unpacked.
     current = mpi_thread.current
     if current is not None:
@@ -219,12 +225,12 @@ def _wait_of(key: KeyState, operation: Operation, others: Sequence[str], limit: 
     name, kind = parameter_of(key.spec.key), operation.kind.value
     # Copied in one step: the I/O thread takes positions out.
     servers = {key.slices[position][0] for position in list(operation.awaited)}
-    # Before a key has its place the coordinator is waited for; else who has to take part in a collective.
     awaited = sorted(map(str, servers)) or [*others]
-    if key.key_id < 0:
-        awaited = [str(NodeId(Role.SCHEDULER))]
     text = f"{kind} {operation.sequence or key.pulls} of key {name!r}: "
-    text += f"{operation.remaining} of {len(key.slices)} slices are missing"
+    if key.key_id < 0:
+        text += "rank 0 has not initialised it, or nobody has been told where it lies"
+    else:
+        text += f"{operation.remaining} of {len(key.slices)} slices are missing"
     # A pull that a rank makes for itself has no number; for who compares the ranks it belongs to the step
     # whose push it follows.
     step = operation.sequence or key.pushes

@@ -11,6 +11,8 @@ import msgspec
 from kvstore_mpi.metrics.status import Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kvstore_mpi.metrics.status import Status
 
 SILENT_SECONDS = 4.0
@@ -80,10 +82,15 @@ def due(limit: float) -> float:
 class JobView:
     """All processes of one job."""
 
-    def __init__(self, *, lease: float, has_scheduler: bool = True) -> None:
-        """Know nobody; after ``lease`` seconds of silence a process counts as dead, to a scheduler."""
+    def __init__(self, *, lease: float, watched: Collection[str] | None = None) -> None:
+        """Know nobody.
+
+        Args:
+            lease: Seconds of silence after which a process counts as dead, if it is watched.
+            watched: The processes that are, or ``None`` for all, as a scheduler watches them.
+        """
         self._lease = lease
-        self._limit = f"of {lease:g} s" if has_scheduler else "and without servers nobody ends it for that"
+        self._watched = watched
         self._processes: dict[str, _Process] = {}
 
     def started(self, name: str, host: str, now: float) -> None:
@@ -146,7 +153,9 @@ class JobView:
                 if wait.limit and wait.seconds >= due(wait.limit):
                     return f"{name} has waited {wait.seconds:.0f} s of {wait.limit:g} s ({wait.text})"
             if now - process.heard >= due(self._lease):
-                return f"{name} has not been heard of for {now - process.heard:.0f} s {self._limit}"
+                ends = self._watched is None or name in self._watched
+                limit = f"of {self._lease:g} s" if ends else "and without servers nobody ends it for that"
+                return f"{name} has not been heard of for {now - process.heard:.0f} s {limit}"
         return ""
 
     def next_due(self) -> float | None:

@@ -89,7 +89,11 @@ class Observer:
             printer: Knows the last lines of all, and says what is found.
         """
         now = time.monotonic()
-        self.view = JobView(lease=spec.node.peer_timeout, has_scheduler=spec.node.num_servers > 0)
+        # Without servers the first rank of each part of the model is what the scheduler is elsewhere: the
+        # others watch it.
+        first = [f"client0.{part}" for part in range(spec.node.model_parallel)]
+        watched = None if spec.node.num_servers else first
+        self.view = JobView(lease=spec.node.peer_timeout, watched=watched)
         self._name = {"job": job, "command": on_one_line(spec.command), "pid": os.getpid()}
         self._printer = printer
         self._selector = selectors.DefaultSelector()

@@ -97,11 +97,14 @@ def test_what_is_due_is_told_before_the_deadline():
     assert quiet.why_due(124.0) == ""
     assert quiet.next_due() == 125.0
     assert quiet.why_due(125.0) == "server0 has not been heard of for 25 s of 30 s"
-    alone = JobView(lease=30.0, has_scheduler=False)
+    alone = JobView(lease=30.0, watched=["client0.0"])
     alone.take(status("client0.1"), 100.0)
     assert alone.why_due(125.0) == (
         "client0.1 has not been heard of for 25 s and without servers nobody ends it for that"
     )
+    alone.take(status("client0.1"), 125.0)
+    alone.take(status("client0.0"), 100.0)
+    assert alone.why_due(125.0) == "client0.0 has not been heard of for 25 s of 30 s"
 
 
 # --- who holds up the job ---

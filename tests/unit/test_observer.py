@@ -179,16 +179,20 @@ def test_an_inspection_has_the_stacks_and_is_written_to_the_log_folder(seen):
     assert "in hang" not in seen.out.getvalue()
 
 
-@pytest.mark.parametrize("servers", [0, 1])
-def test_a_lease_is_only_spoken_of_where_there_are_servers(tmp_path, servers):
-    """In pure MPI nobody ends a process that falls silent."""
+@pytest.mark.parametrize(
+    ("servers", "name", "ends"),
+    [(1, "client0.2", True), (0, "client0.2", False), (0, "client0.0", True), (0, "client0.1", True)],
+)
+def test_a_lease_is_only_spoken_of_where_somebody_watches(tmp_path, servers, name, ends):
+    """In pure MPI of two parts nobody ends a process that falls silent, but for the first ones of both."""
     (tmp_path / "job").mkdir()
     out = io.StringIO()
-    spec = JobSpec(Target.SCRIPT, ("train.py",), NodeConfig(num_workers=2, num_servers=servers))
+    node = NodeConfig(num_workers=2, num_servers=servers, model_parallel=2)
+    spec = JobSpec(Target.SCRIPT, ("train.py",), node)
     observer = Observer(spec, "3f2aabcd", str(tmp_path / "job"), Printer(out, out, LogFiles(tmp_path)))
-    observer.view.take(Status("client0.1", 0, "h", 7, {}), 100.0)
+    observer.view.take(Status(name, 0, "h", 7, {}), 100.0)
     told = observer.view.why_due(130.0)
-    assert told.endswith("30 s of 30 s" if servers else "without servers nobody ends it for that")
+    assert told.endswith("30 s of 30 s" if ends else "without servers nobody ends it for that")
     observer.close()
 
 

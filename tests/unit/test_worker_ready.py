@@ -148,6 +148,17 @@ def test_whoever_asks_what_the_leader_waits_for_is_told_who_is_late():
         assert wait.awaited == awaited
 
 
+@pytest.mark.parametrize(("servers", "awaited"), [(0, "client0.0"), (1, "scheduler")])
+def test_before_a_key_has_its_place_the_coordinator_is_waited_for(servers, awaited):
+    """Which rank 0 is without servers: the job has no scheduler that could be looked at."""
+    worker = Worker(1, workers=2, servers=servers)
+    worker.declare("a")
+    names = {0: "client0.0"}
+    (wait,) = waits_of(worker.state, SimpleNamespace(current=None), names, STEP, 1.0)
+    assert wait.awaited == [awaited]
+    assert "rank 0 has not initialised it" in wait.text
+
+
 # --- members ---
 
 
