@@ -176,4 +176,6 @@ class TableCalls:
         # A copy of the list: the I/O thread may add a key meanwhile, and a dictionary that grows cannot be
         # gone over.
         keys = [key for key in list(self._state.keys) if key.spec.store == store]
-        return {names[key.spec.key]: key.table.count for key in keys if key.table is not None}
+        tables = [(names.get(key.spec.key), key.table) for key in keys]
+        # One that was cut anew is there under its former name as well, until it is released.
+        return {name: table.count for name, table in tables if name is not None and table is not None}

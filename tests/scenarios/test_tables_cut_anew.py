@@ -96,6 +96,20 @@ def test_a_table_that_is_cut_anew_goes_on_as_it_was(rule, clients, per_client):
             np.testing.assert_array_equal(one, other)
 
 
+def test_what_has_travelled_is_counted_of_the_present_pieces():
+    """Also while the former ones are still there, in which a plan may be looked at."""
+    with Cluster(MemoryNetwork().transport, servers=2) as job:
+
+        def call(worker):
+            store = worker.open_store("sync")
+            wait(worker.init_rows, store, "t", SHAPE, "float32", value=initial(), partitions=3)
+            cut_anew(worker, store, initial(), 5, "mod")
+            assert {key: count.pieces for key, count in worker.rows_counted(store).items()} == {"t": 5}
+
+        job.on_all(call)
+    assert not job.errors
+
+
 def test_a_table_that_is_none_cannot_be_cut_anew():
     """And says so at the call."""
     with Cluster(MemoryNetwork().transport, servers=1) as job:
