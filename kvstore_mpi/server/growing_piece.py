@@ -6,6 +6,7 @@ them. What workers ask for is made now, and remembered nowhere. Knows nothing of
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kvstore_mpi.interfaces import Hyper, ServerOptimizer
-    from kvstore_mpi.records import Growth, Rows
+    from kvstore_mpi.records import Growth, RowInit, Rows
     from kvstore_mpi.server.changed_rows import Mark
     from kvstore_mpi.values.row_sparse import RowSparse
     from kvstore_mpi.values.row_table import Changes
@@ -49,7 +50,6 @@ class GrowingPiece:
         """
         self._layout = layout
         self._number = number
-        self._init = growth.init
         self._version = version
         self._num_updates = 0
         self._has_states = False
@@ -59,12 +59,9 @@ class GrowingPiece:
         dtype = np.dtype(np.float32) if layout.dtype == np.float16 else layout.dtype
         # The cap is held by every piece: a part of the rows of the table, rounded down.
         retention = growth.retention._replace(max_rows=growth.retention.max_rows // layout.partitions)
-        self.rows = RowTable(layout.width, dtype, self._initial, retention)
-
-    def _initial(self, places: Array) -> Array:
-        # By ids, which are the same however the table is cut.
-        ids = self._layout.ids_of(self._number, places)
-        return initial_rows(self._init, ids, self._layout.width, self.rows.values.dtype)
+        # No method of this piece: each would keep the other, and their memory, until somebody collects.
+        initial = partial(_initial, layout, number, growth.init, dtype)
+        self.rows = RowTable(layout.width, dtype, initial, retention)
 
     def payload(self, request: Any) -> memoryview:
         """Return the rows that a worker asks for by their places, or all that are there."""
@@ -221,3 +218,8 @@ class GrowingPiece:
         self.rows.set_states([state.shape[1] for state in states], self.rows.values.dtype)
         for state, saved in zip(self.rows.states, states):
             state[slots] = saved
+
+
+def _initial(layout: RowSparse, number: int, init: RowInit, dtype: np.dtype[Any], places: Array) -> Array:
+    """Return how rows of a piece begin: by ids, which are the same however the table is cut."""
+    return initial_rows(init, layout.ids_of(number, places), layout.width, dtype)

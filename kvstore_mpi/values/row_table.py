@@ -171,7 +171,9 @@ class RowTable:
         if new.size:
             admitted = new[self._candidates.admit(ids[new], step, len(self._index))]
             self._make_room(admitted.size)
-            slots[admitted] = self._create(ids[admitted], step, retention.admit_after)
+            made = self._create(ids[admitted], step, retention.admit_after)
+            self.values[made] = self._initial(ids[admitted])
+            slots[admitted] = made
         return slots
 
     def _check_room(self, new: Array, num_pushed: int) -> None:
@@ -206,7 +208,6 @@ class RowTable:
     def _create(self, ids: Array, last_used: Array | int, uses: Array | int) -> Array:
         slots = self._index.create(ids)
         self._grow()
-        self.values[slots] = self._initial(ids)
         for state in self.states:
             state[slots] = 0  # also of the row that had the slot before
         self._last_used[slots] = last_used

@@ -189,8 +189,8 @@ MUTANTS = [
     Mutant(
         "a row begins by its place and not by its id",
         _PIECE,
-        "        ids = self._layout.ids_of(self._number, places)",
-        "        ids = places",
+        "return initial_rows(init, layout.ids_of(number, places), layout.width, dtype)",
+        "return initial_rows(init, places, layout.width, dtype)",
         _SERVED,
     ),
     Mutant(

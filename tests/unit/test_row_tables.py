@@ -199,6 +199,16 @@ def test_memory_is_for_rows_that_were_pushed():
     assert table.num_bytes < 2 * len(table) * (2 * 16 + 12) + 40 * len(table)
 
 
+def test_rows_that_are_taken_up_do_not_begin_first():
+    """Their values follow, and to make a million initial ones takes as long as many steps."""
+    made = []
+    table = RowTable(4, FLOAT, lambda ids: made.append(ids) or zeros(ids), Retention(admit_after=2))
+    ids = np.arange(6)
+    slots = table.insert(ids, np.ones(6, np.int64), np.array([1, 2, 3, 1, 2, 3], np.int32))
+    assert (slots == row_index.ABSENT).tolist() == [True, False, False] * 2
+    assert not made
+
+
 def test_too_many_rows_for_a_push():
     """A push that could not be kept changes nothing."""
     table = table_with(Retention(max_rows=4), [[1, 2, 3]])
