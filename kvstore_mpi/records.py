@@ -113,7 +113,6 @@ class NodeId(NamedTuple):
 
 SCHEDULER = NodeId(Role.SCHEDULER)
 
-
 ITEMSIZES = {
     "bool": 1,
     "float16": 2,
@@ -264,6 +263,7 @@ class KeySpec:
         growth: Of a table, how its rows come into being; ``None`` where all are there from the beginning.
         apart: Of a table, each worker pushes its rows for itself, and not each client those of its ranks.
         scratch: It is of no use to a job that goes on later: snapshots leave it out.
+        homes: Of a table, the servers to which rows are dealt, whatever their pieces; 1: by pieces alone.
     """
 
     store: int
@@ -275,6 +275,7 @@ class KeySpec:
     growth: Growth | None = None
     apart: bool = False
     scratch: bool = False
+    homes: int = 1
 
     def __str__(self) -> str:
         """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""

@@ -51,10 +51,12 @@ class RowsWorker(Protocol):
                 other ranks may give ``None``, all of a client alike, and have no row yet.
             done: As always.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
-            by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.
+            by: Row ``id`` is in piece ``id % partitions`` (``mod``; of tables that grow pieces may be in
+                another order), or pieces are ``range``s.
             growth: Instead of a value: how rows come into being, which are then pushed, or pulled by ids.
             anew: Cut the table of this name otherwise: what is called from now on is about the new one. No
-                operation on it is under way, on any worker; ``release_rows`` ends the former one.
+                push of it is under way, on any worker; ``release_rows`` ends the former one. One that grows
+                is cut from a multiple of servers into another, and without ``max_rows``: rows stay there.
         """
         ...
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
+_PART = 1 << 14
+"""Rows that go over to another piece at a time."""
+
+
 class GrowingPiece:
     """One piece.
 
@@ -151,6 +155,44 @@ class GrowingPiece:
 
     def _mismatch(self, what: str) -> ConfigurationError:
         return ConfigurationError(f"of key {self._layout.key!r} piece {self._number}: {what}")
+
+    # --- another cut ---
+
+    def deal(self, layout: RowSparse, pieces: Mapping[int, GrowingPiece]) -> None:
+        """Give copies of all rows, with what is known of them, to the pieces of another cut.
+
+        Args:
+            layout: Of that cut.
+            pieces: All that have any of the rows, by ``lo``; perhaps with rows of other pieces already.
+        """
+        places, last_used, uses, slots = self.rows.content()
+        # What rows have missed is noted here alone.
+        self._catch_up(slots)
+        for piece in pieces.values():
+            piece._go_on_as(self)  # noqa: SLF001  of the same class
+        order = np.argsort(places)
+        for number, which, theirs in layout.deal(self._layout.ids_of(self._number, places[order])):
+            chosen = order[which]
+            if chosen.size:
+                other = pieces[2 * number].rows
+                taken = other.insert(theirs.astype(np.int64), last_used[chosen], uses[chosen])
+                # Those that wait to be admitted have no values, in either place.
+                self._copy(slots[chosen][slots[chosen] != ABSENT], other, taken[taken != ABSENT])
+
+    def _copy(self, slots: Array, other: RowTable, taken: Array) -> None:
+        """Copy rows from some slots to those that were taken for them."""
+        for new, old in zip((other.values, *other.states), (self.rows.values, *self.rows.states)):
+            # In parts, or what is on its way would take as much memory again.
+            for lo in range(0, slots.size, _PART):
+                new[taken[lo : lo + _PART]] = old[slots[lo : lo + _PART]]
+
+    def _go_on_as(self, other: GrowingPiece) -> None:
+        """Count updates and have states as another piece, since all of a table are updated alike."""
+        self._num_updates = max(self._num_updates, other._num_updates)
+        if other._has_states and not self._has_states:
+            states = other.rows.states
+            self.rows.set_states([state.shape[1] for state in states], self.rows.values.dtype)
+            self._has_states = True
 
     # --- snapshots ---
 

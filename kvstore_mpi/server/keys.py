@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
-from kvstore_mpi.records import Mode, Topology
+from kvstore_mpi.records import Mode, Topology, parameter_of
 from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
 from kvstore_mpi.server.retired_keys import RetiredKeys
 
@@ -96,6 +96,18 @@ class ServerKeys:
         record = self.by_id[message.key_id] = self._record(message, store)
         self._form_units(record)
         return record
+
+    def former(self, message: m.Create) -> KeyRecord | None:
+        """Return the table whose place one that grows takes, with all rows that are here; or nothing."""
+        spec = message.spec
+        # Tables of other kinds get their rows from a worker.
+        if spec.growth is None:
+            return None
+        named = (record for record in self.by_id.values() if record.spec.growth is not None)
+        same = (spec.store, parameter_of(spec.key))
+        found = (each for each in named if (each.spec.store, parameter_of(each.key)) == same)
+        # Of several the newest: those before it are kept for snapshots alone.
+        return max(found, key=lambda each: each.key_id, default=None)
 
     def retire(self, key_id: int, now: float) -> list[int]:
         """Nobody uses a key any more; return the numbers of those that are forgotten at once."""

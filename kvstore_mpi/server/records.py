@@ -269,9 +269,10 @@ class StoreRecord:
 
 
 class Allocate(NamedTuple):
-    """Make the arrays of a key's shard."""
+    """Make the arrays of a key's shard; with the rows of a former one, of which copies are taken here."""
 
     message: m.Create
+    former: int | None = None
 
 
 class Fill(NamedTuple):

@@ -301,9 +301,9 @@ def _check_same(message: m.Create, was: KeyRecord) -> None:
     if asked.partitions and was.spec.partitions:
         same = parameter_of(asked.key) == parameter_of(was.spec.key)
         known = was.spec.key if same else asked.key
-        asked = replace(asked, key=known, layout=was.spec.layout, partitions=was.spec.partitions)
+        cut = {name: getattr(was.spec, name) for name in ("layout", "partitions", "homes")}
         # Who pushes it follows from the hosts, and these from the job.
-        asked = replace(asked, apart=was.spec.apart)
+        asked = replace(asked, key=known, apart=was.spec.apart, **cut)
     if (asked, message.mode) != (was.spec, was.mode):
         raise MismatchError(
             f"key number {message.key_id} is {message.spec.describe()} in a store of the mode "

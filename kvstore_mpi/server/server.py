@@ -372,7 +372,7 @@ class Server(Observed):
             case sr.Fill():
                 self._store.fill(instruction)
             case sr.Allocate():
-                self._store.allocate(instruction.message)
+                self._store.allocate(*instruction)
                 self._note_key(self._state.keys.by_id[instruction.message.key_id])
             case Log():
                 log.log(instruction.level, "%s: %s", self.node, instruction.text)

@@ -123,10 +123,12 @@ class ShardStore:
 
     # --- keys ---
 
-    def allocate(self, message: m.Create) -> None:
-        """Make the arrays of a key; their content is undefined until filled."""
+    def allocate(self, message: m.Create, former: int | None = None) -> None:
+        """Make the arrays of a key; their content is undefined until filled, or that of a former table."""
         if message.spec.partitions:
-            self._add_table(message)
+            table = self._add_table(message)
+            if former is not None:
+                table.take_over(self.tables[former])
             return
         shard = self._add(message)
         rule = self._rules.get(shard.store)
@@ -197,9 +199,7 @@ class ShardStore:
     @staticmethod
     def _value(shard: DenseShard, lo: int, hi: int, client: int | None) -> Array:
         """Return elements as they are, or as a client was last sent them."""
-        if client is not None:
-            return shard.last_sent(client, lo, hi)
-        return shard.value[lo - shard.lo : hi - shard.lo]
+        return shard.view(shard.value, lo, hi) if client is None else shard.last_sent(client, lo, hi)
 
     def remember(self, remember: Remember) -> None:
         """Note that a client is sent the values as they are now."""

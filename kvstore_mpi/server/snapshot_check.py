@@ -101,6 +101,10 @@ def _problems_of_table(key: KeyRecord, num_pushers: int) -> Iterator[str]:
         return
     if spec.layout not in TABLE_LAYOUTS:
         yield f"the layout is {spec.layout!r}"
+    # What is no multiple would leave rows without a piece.
+    if spec.homes < 1 or spec.partitions % spec.homes:
+        yield f"{spec.partitions} pieces cannot be dealt to {spec.homes} servers alike"
+        return
     if spec.growth is not None and (problem := _problem_of_growth(spec.growth)):
         yield problem
         return

@@ -102,8 +102,14 @@ class ServerState:
             # Those of a key that was taken up just now, as the script creates it.
             return [*adopted, *self._answer_deferred(message.key_id)]
         if record is None:
+            former = self.keys.former(message)
             record = self.keys.add(message)
-            out.append(Allocate(message))
+            out.append(Allocate(message, None if former is None else former.key_id))
+            if former is not None:
+                # Nobody pushes it any more: all workers had come to the end of its last round.
+                updates = max(unit.updates for unit in former.distinct_units)
+                for unit in record.distinct_units:
+                    unit.count_from(updates)
         # Half of one value and half of another would be neither: until this one is whole, or its giver is
         # restarted, no other is taken.
         if record.creator not in (None, peer):

@@ -89,6 +89,11 @@ class TableShard:
             value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
             self._pieces[lo].edited.note_all()
 
+    def take_over(self, former: TableShard) -> None:
+        """Take copies of all rows of a table that grows as it was cut before; each is of a piece here."""
+        for growing in former._growing.values():
+            growing.deal(self.layout, self._growing)
+
     def payload(self, lo: int, request: Any) -> memoryview:
         """Return what a worker asks for, or everything; a copy, made now."""
         if self.layout.grows:

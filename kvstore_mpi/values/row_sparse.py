@@ -3,7 +3,8 @@
 A piece is what a slice is to a dense key: it has its own round, sum and update, and is pushed even without
 rows, because a round waits for every client. Row ``id`` is in piece ``id % partitions`` (``rows``), which
 spreads the frequent ids that vocabularies have at their beginning over all servers; or pieces are
-contiguous ranges (``row_ranges``).
+contiguous ranges (``row_ranges``). Of ``homes`` servers each has as many neighbouring pieces, with the rows
+of one ``id % homes``: cut into another multiple of these, rows stay on their servers.
 
 What travels of a piece is in ``row_payloads``. This file must not know when it does, or what an optimizer
 does with rows.
@@ -53,10 +54,11 @@ class RowSparse(RowPayloads):
         key: The key's name, for errors.
         num_rows: Of the table.
         partitions: Number of pieces.
+        by_range: They are ranges.
         grows: Rows are there only once they have been pushed.
     """
 
-    __slots__ = ("_by_range", "grows", "key", "num_rows", "partitions")
+    __slots__ = ("_each", "_homes", "by_range", "grows", "key", "num_rows", "partitions")
 
     def __init__(self, spec: KeySpec) -> None:
         """Lay out a table."""
@@ -64,7 +66,8 @@ class RowSparse(RowPayloads):
         self.num_rows = spec.shape[0]
         self.partitions = spec.partitions
         self.grows = spec.growth is not None
-        self._by_range = spec.layout == BY_RANGE
+        self.by_range = spec.layout == BY_RANGE
+        self._homes, self._each = spec.homes, spec.partitions // spec.homes
         super().__init__(np.dtype(spec.dtype), math.prod(spec.shape[1:]), self.rows_of(0))
 
     # --- pieces ---
@@ -84,29 +87,39 @@ class RowSparse(RowPayloads):
 
     def rows_of(self, piece: int) -> int:
         """Return the number of rows of a piece."""
-        if self._by_range:
+        if self.by_range:
             return self._start(piece + 1) - self._start(piece)
-        return (self.num_rows - piece + self.partitions - 1) // self.partitions
+        return (self.num_rows - self._first_of(piece) + self.partitions - 1) // self.partitions
 
     def _start(self, piece: int) -> int:
         return piece * self.num_rows // self.partitions
 
+    def _first_of(self, piece: int) -> int:
+        """Return the first row of a piece, of those that are cut by modulus."""
+        return piece % self._each * self._homes + piece // self._each
+
+    def _with_first(self, rows: Array) -> Array:
+        """Return the numbers of the pieces that begin with these rows."""
+        if self._homes in {1, self.partitions}:
+            return rows
+        pieces: Array = rows % self._homes * self._each + rows // self._homes
+        return pieces
+
     def pieces_of(self, ids: Array) -> Array:
         """Return the number of the piece of each row."""
-        if self._by_range:
+        if self.by_range:
             starts = [self._start(piece) for piece in range(1, self.partitions)]
             return np.searchsorted(starts, ids, "right")
-        pieces: Array = ids % self.partitions
-        return pieces
+        return self._with_first(ids % self.partitions)
 
     def ids_of(self, piece: int, places: Array) -> Array:
         """Return the ids of rows, by their places in a piece."""
         ids: Array = places.astype(np.int64)
-        if self._by_range:
+        if self.by_range:
             ids += self._start(piece)
         else:
             ids *= self.partitions
-            ids += piece
+            ids += self._first_of(piece)
         return ids
 
     def value_of(self, piece: int, table: Array) -> memoryview:
@@ -116,13 +129,13 @@ class RowSparse(RowPayloads):
 
     def part_of(self, piece: int, table: Array) -> Array:
         """Return the rows of a piece of a whole table, as a view."""
-        if self._by_range:
+        if self.by_range:
             return table[self._start(piece) : self._start(piece + 1)]
-        return table[piece :: self.partitions]
+        return table[self._first_of(piece) :: self.partitions]
 
     def deal(self, ids: Array) -> Iterator[tuple[int, Array | slice, Array]]:
         """Deal ascending ids to pieces: (piece, which of the ids, their places); all pieces, in order."""
-        if self._by_range:
+        if self.by_range:
             starts = np.array([self._start(piece) for piece in range(self.partitions + 1)])
             bounds = np.searchsorted(ids, starts)
             for piece in range(self.partitions):
@@ -132,9 +145,9 @@ class RowSparse(RowPayloads):
         if self.partitions == 1:
             yield 0, slice(None), ids.astype(self._place_type)
             return
-        places, pieces = np.divmod(ids, self.partitions)
+        places, firsts = np.divmod(ids, self.partitions)
         places = places.astype(self._place_type)
-        for piece, chosen in enumerate(_which(pieces, self.partitions)):
+        for piece, chosen in enumerate(_which(self._with_first(firsts), self.partitions)):
             yield piece, chosen, places[chosen]
 
     # --- payloads ---

@@ -108,6 +108,9 @@ class Tables:
         # The first one has the name as it is, unless a dense key has had it before.
         known = name_of_table(spec.key, number) if number else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
+        if spec.growth is not None and partitions % self._num_servers == 0:
+            # So that rows stay on their servers when the table is cut anew: no worker has them all.
+            spec = replace(spec, homes=self._num_servers)
         # From now on this is what calls mean; operations under way on the former one have its layout with
         # them.
         self._tables[name] = (known, RowSparse(spec))
@@ -158,9 +161,11 @@ class Tables:
             problem = wrong
         elif spec.growth is not None:
             # With as many pieces as ``add`` makes at most: the bound on rows is divided among them.
-            problem = _problem_of_growth(
-                spec, spec.growth, value, partitions or self._num_servers, local=local
-            )
+            pieces = partitions or self._num_servers
+            problem = _problem_of_growth(spec, spec.growth, value, pieces, local=local)
+            known = self._tables.get((spec.store, spec.key))
+            if known is not None and not problem:
+                problem = _problem_of_new_cut(known[1], spec.growth, pieces, by, self._num_servers)
         elif not local and (
             wrong := _problem_of_coding(self._codings.get(spec.store, RAW), np.dtype(spec.dtype))
         ):
@@ -283,6 +288,19 @@ def _problem_of_growth(
     if 0 < growth.retention.max_rows < partitions:
         return f"{growth.retention.max_rows} rows cannot be kept in {partitions} pieces"
     return ""
+
+
+def _problem_of_new_cut(
+    former: RowSparse, growth: Growth, partitions: int, by: str, num_servers: int
+) -> str:
+    """Return why a table that grows cannot be cut anew, each server with the rows that it has."""
+    if former.partitions % num_servers or partitions % num_servers or former.by_range != (by == "range"):
+        return (
+            f"its rows stay on their {num_servers} servers, so that it is cut in the same way from a "
+            f"multiple of as many pieces into another one, not from {former.partitions} into {partitions}"
+        )
+    # The bound on rows is divided among the pieces: rows would go that should have stayed.
+    return "with max_rows it stays as it is cut" if growth.retention.max_rows else ""
 
 
 def _check_delta(layout: RowSparse) -> None:

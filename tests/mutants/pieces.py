@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant(
         "ids are those of another piece",
         _LAYOUT,
-        "            ids += piece",
+        "            ids += self._first_of(piece)",
         "            ids += 0",
         _JOBS,
     ),

@@ -17,7 +17,44 @@ _BLOCKS = ("contract/test_table_embedding.py", "contract/test_embedding_calls.py
 _CACHE = "kvstore_mpi/values/row_cache.py"
 _CACHED = ("unit/test_row_cache.py",)
 
+_CUT_ANEW = ("scenarios/test_growing_tables_cut_anew.py",)
+
 MUTANTS = [
+    Mutant(
+        "rows have another server when a table that grows is cut anew",
+        "kvstore_mpi/values/row_sparse.py",
+        "rows % self._homes * self._each + rows // self._homes",
+        "rows // self._each + rows % self._each * self._homes",
+        ("unit/test_row_sparse.py",),
+    ),
+    Mutant(
+        "states of rows begin anew when a table that grows is cut anew",
+        _PIECE,
+        "(other.values, *other.states), (self.rows.values, *self.rows.states)",
+        "(other.values,), (self.rows.values,)",
+        _CUT_ANEW,
+    ),
+    Mutant(
+        "updates are counted anew when a table that grows is cut anew",
+        "kvstore_mpi/server/state.py",
+        "                    unit.count_from(updates)",
+        "                    unit.count_from(0)",
+        _CUT_ANEW,
+    ),
+    Mutant(
+        "a table that grows has the rows of one before the former",
+        "kvstore_mpi/server/keys.py",
+        "        return max(found, key=lambda each: each.key_id, default=None)",
+        "        return min(found, key=lambda each: each.key_id, default=None)",
+        _CUT_ANEW,
+    ),
+    Mutant(
+        "rows that one server had are cut among all",
+        "kvstore_mpi/worker/tables.py",
+        "    if former.partitions % num_servers or partitions % num_servers or",
+        "    if partitions % num_servers or",
+        _CUT_ANEW,
+    ),
     Mutant(
         "states of tables that grow are put together",
         "kvstore_mpi/worker/table_states.py",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from support.often import ONE_OF_MANY
-from support.trained_table import SGD, SHAPE, expected, init, rows_of, scatter, wait
+from support.trained_table import SGD, SHAPE, expected, init, initial, rows_of, scatter, wait
 
 from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.records import Growth
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.wire import messages as m
@@ -56,6 +58,30 @@ def train(worker, steps, before=lambda worker, step: None):
     return table, whole
 
 
+def train_growing(worker, steps, before=lambda worker, step: None):
+    """Train a table whose rows are on the servers alone, and begin as zeros; return it twice."""
+    store = worker.open_store("sync")
+    worker.set_optimizer(store, SGD)
+
+    def make(pieces, *, anew=False):
+        cut = {"partitions": pieces, "growth": Growth(), "anew": anew}
+        wait(worker.init_rows, store, "t", SHAPE, "float32", value=None, **cut)
+
+    make(2)
+    for step in steps:
+        before(worker, step)
+        if step == CUT:
+            make(6, anew=True)
+        wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
+        if step == CUT:
+            worker.release_rows(store, "t")
+    rows = []
+    wait(worker.pull_rows, store, "t", priority=0, out=rows, ids=np.arange(SHAPE[0]))
+    whole = np.full(SHAPE, np.nan, np.float32)
+    scatter(whole, rows)
+    return whole, whole
+
+
 def save(server):
     """Have a server save what it has, and wait for it."""
     saved = threading.Event()
@@ -84,7 +110,7 @@ def die_at(server, number, last=lambda: None):
     return had
 
 
-def interrupted(folder, number, *, other_saves):
+def interrupted(folder, number, train, *, other_saves):
     """Run a job of which server 1 dies at a message of the cut; all have saved just before it."""
     job = Cluster(
         MemoryNetwork().transport,
@@ -125,22 +151,35 @@ def interrupted(folder, number, *, other_saves):
 OTHERS = [(number, later) for number in range(1, 10) for later in (False, True) if number not in {4, 8}]
 
 
+GROWING = [
+    each for each in itertools.product(range(1, 7), (False, True)) if each not in {(2, True), (4, True)}
+]
+"""Three pieces are created, two clients push them, and the former ones are dropped."""
+
+
 @pytest.mark.parametrize(
-    ("number", "other_saves"),
-    [(4, False), (8, True), *(pytest.param(*each, marks=ONE_OF_MANY) for each in OTHERS)],
+    ("train", "number", "other_saves"),
+    [
+        (train, 4, False),
+        (train, 8, True),
+        *(pytest.param(train, *each, marks=ONE_OF_MANY) for each in OTHERS),
+        (train_growing, 2, True),
+        (train_growing, 4, True),
+        *(pytest.param(train_growing, *each, marks=ONE_OF_MANY) for each in GROWING),
+    ],
 )
-def test_a_server_dies_while_a_table_is_cut_anew(tmp_path, number, other_saves):
+def test_a_server_dies_while_a_table_is_cut_anew(tmp_path, train, number, other_saves):
     """At each message of it: no worker waits for ever, and a job that goes on has every row, once.
 
     With ``other_saves`` the server that lives on has a snapshot of that moment, perhaps with new pieces.
     """
-    ended, had = interrupted(tmp_path, number, other_saves=other_saves)
+    ended, had = interrupted(tmp_path, number, train, other_saves=other_saves)
     assert len(had) == number
     assert all(ended), ended
     with Cluster(MemoryNetwork().transport, **SHAPES, snapshot_dir=str(tmp_path), resume=True) as job:
         trained = job.on_all(lambda worker: train(worker, range(CUT, STEPS)))
         assert not job.errors
-        after = expected(job.workers, STEPS)
+        after = expected(job.workers, STEPS) - (initial() if train is train_growing else 0)
     for table, whole in trained:
         np.testing.assert_array_equal(whole, after)
         np.testing.assert_array_equal(table, after)

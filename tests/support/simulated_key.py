@@ -24,6 +24,7 @@ class KeyRun:
 
     Attributes:
         endings: For each operation how it has ended: once, if all is well.
+        first_round: Of those to which the key has been as it is in the end.
     """
 
     def __init__(self, worker: SimulatedWorker, key: KeyPlan, plan: Plan) -> None:
@@ -31,6 +32,7 @@ class KeyRun:
         self.worker = worker
         self.key = key
         self.endings: list[list[BaseException | None]] = []
+        self.first_round = 0
         self._values = Values(plan, key)
         self._updates = plan.updates
         self._buffer = worker.exchange_buffer(key.size, key.dtype)

@@ -31,6 +31,18 @@ class TableRun(KeyRun):
         self._plan = plan
         self._came: list[Rows] = []
         self._seen: list[Array] = []
+        self._pieces = min(key.partitions, key.size)
+        # Before which round it is cut anew, into how many pieces: by what all workers know.
+        self._cuts: dict[int, int] = {}
+        servers, choose = plan.topology.num_servers, random.Random(f"{plan.seed} {key.name} cuts")
+        if key.grows and plan.mode == "sync" and key.size >= servers:
+            self._pieces = servers
+            most = key.size // servers
+            self._cuts = {
+                each: servers * choose.randint(1, most)
+                for each in range(plan.rounds)
+                if choose.getrandbits(1)
+            }
 
     # --- what is pushed ---
 
@@ -53,6 +65,10 @@ class TableRun(KeyRun):
 
     def init(self) -> Program:
         """Create the table; the mirror is then as the servers have it."""
+        yield from self._make(self._pieces)
+        self._look(0)
+
+    def _make(self, pieces: int, **how: Any) -> Program:
         ending = self._begin()
         value: Array | None = self._buffer.reshape(-1, 1)
         growth = None
@@ -66,14 +82,17 @@ class TableRun(KeyRun):
             self.key.dtype,
             value,
             ending.append,
-            partitions=min(self.key.partitions, self.key.size),
+            partitions=pieces,
             growth=growth,
+            **how,
         )
         yield lambda: bool(ending)
-        self._look(0)
 
     def round(self, number: int) -> Program:
         """Do what is planned for a round."""
+        if number in self._cuts and self.worker.failure() is None:
+            yield from self._make(self._cuts[number], anew=True)
+            self.first_round = number
         ids = self._ids(self.worker.rank, number)
         values = self._values.pushed(self.worker.rank, number)[ids].astype(self.key.dtype)
         rows = Rows(ids, values.reshape(-1, 1))
@@ -86,6 +105,8 @@ class TableRun(KeyRun):
             if kind != "pull" or self.worker.num_servers:  # without servers a push brings the sum
                 last = self._operate_on_rows(kind, rows)
         yield lambda: bool(last)
+        if number in self._cuts and self.worker.failure() is None:
+            self.worker.release_rows(0, self.key.name)
         rows.values[...] = GARBAGE
         if "pull" in kinds:
             self._take()

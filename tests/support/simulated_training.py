@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import PeerLostError
-from kvstore_mpi.records import SCHEDULER, NodeId, Role
+from kvstore_mpi.records import SCHEDULER, NodeId, Role, parameter_of
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from support.seeds import carry_out, check, parser, run_range
 from support.simulated_key import KeyRun
@@ -134,9 +134,11 @@ class Training:
             if service is not None and service.error is not None:
                 raise AssertionError("a server or the scheduler has failed") from service.error
         updates = plan.rounds * (plan.topology.num_clients if plan.mode == "async" else 1)
+        first_rounds = {run.key.name: run.first_round for run in self._key_runs}
         for server in simulation.servers:
             for unit in server.units(0):
-                clients = [plan.rounds] * plan.topology.num_clients
+                pushes = plan.rounds - first_rounds[parameter_of(unit.key.key)]
+                clients = [pushes] * plan.topology.num_clients
                 good = unit.applied == unit.pushed == clients and unit.updates == updates
                 check(
                     good, f"{server.node}, key {unit.key.key!r}: {unit.applied} in {unit.updates} updates"

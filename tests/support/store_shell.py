@@ -20,6 +20,6 @@ def carry_out(store: ShardStore, instructions: Iterable[Any]) -> None:
         elif isinstance(each, Update):
             store.update(each)
         elif isinstance(each, Allocate):
-            store.allocate(each.message)
+            store.allocate(*each)
         elif isinstance(each, Remember):
             store.remember(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -224,6 +225,15 @@ def test_a_snapshot_of_ones_own_is_right(dtype):
     """Of rows and states, and of nothing at all."""
     for table in (trained(dtype), shard(dtype)):
         assert problem_of(header_of(table), num_bytes(table)) == ""
+
+
+@pytest.mark.parametrize("homes", [0, 3])
+def test_pieces_that_are_not_as_many_on_each_server(homes):
+    """Some rows would have no piece."""
+    header = header_of(shard())
+    other = replace(header.keys[0].spec, homes=homes)
+    header.keys[0] = msgspec.structs.replace(header.keys[0], spec=other)
+    assert f"2 pieces cannot be dealt to {homes} servers alike" in problem_of(header, 0)
 
 
 JUNK = st.sampled_from([-1, 0, 1, 2**40, "x", "object", "float64", "int64", None, [], [0]])

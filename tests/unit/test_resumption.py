@@ -90,6 +90,21 @@ def test_training_goes_on_as_without_the_break(tmp_path_factory, kind, before, a
     assert resumed(folder, before[0], spec, "c").content() == job.content()
 
 
+def test_rows_that_stayed_with_their_servers_go_to_those_of_another_job(tmp_path):
+    """Whose numbers are others; so it was cut after the first tries of its job."""
+    spec, other = (
+        replace(table(GROWING, 40, "float32", (MOD, pieces)), homes=servers)
+        for servers, pieces in [(2, 6), (3, 3)]
+    )
+    job = trained(tmp_path, 2, spec, "adam", 20)
+    again = resumed(tmp_path, 3, other)
+    assert again.content() == job.content()
+    for number in range(1, 9):
+        job.push(ids_of(20 + number), 20 + number)
+        again.push(ids_of(20 + number), number)
+    assert again.content() == job.content()
+
+
 @pytest.mark.parametrize(
     ("growth", "rule", "dtype"),
     [(None, "nag", "float32"), (GROWING, "nag", "float32"), (None, "half", "float16")],

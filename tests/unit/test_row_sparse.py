@@ -21,8 +21,8 @@ from kvstore_mpi.values.row_sparse import (
 )
 
 
-def layout(rows=23, width=3, partitions=4, by=BY_MODULUS, dtype="float32"):
-    return RowSparse(KeySpec(0, "t", (rows, width), dtype, by, partitions))
+def layout(rows=23, width=3, partitions=4, by=BY_MODULUS, dtype="float32", *, homes=1):
+    return RowSparse(KeySpec(0, "t", (rows, width), dtype, by, partitions, homes=homes))
 
 
 def some_rows(table, ids):
@@ -40,7 +40,9 @@ def some_rows(table, ids):
 )
 def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
     """Every row in one piece, in the order of its ids, whatever the table is like and how they travel."""
-    table = layout(rows, width, data.draw(st.integers(1, rows)), by, dtype)
+    homes = data.draw(st.integers(1, rows))
+    partitions = homes * data.draw(st.integers(1, rows // homes))
+    table = layout(rows, width, partitions, by, dtype, homes=homes)
     ids = sorted(data.draw(st.sets(st.integers(0, rows - 1))))
     pushed = some_rows(table, ids)
     source = PushedRows(table, pushed)
@@ -60,6 +62,30 @@ def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
         request = table.unpack(request_in(payload))
         assert (*request[:2], request.coding) == (CHANGED, 10 + piece, source.coding)
     assert found == dict(zip(ids, pushed.values.tolist()))
+
+
+@given(
+    rows=st.integers(1, 2**63 - 1),
+    by=st.sampled_from(TABLE_LAYOUTS),
+    homes=st.integers(1, 9),
+    each=st.lists(st.integers(1, 9), min_size=2, max_size=2),
+    data=st.data(),
+)
+def test_rows_stay_with_their_servers_when_they_are_dealt_anew(rows, by, homes, each, data):
+    """Each has as many neighbouring pieces; and the first rows, which are the frequent ones, are on all."""
+    ids = np.array(sorted(data.draw(st.sets(st.integers(0, rows - 1), max_size=20))), np.int64)
+    servers = []
+    for number in each:
+        table = layout(rows, 1, homes * number, by, homes=homes)
+        pieces = table.pieces_of(ids)
+        servers.append((pieces // number).tolist())
+        dealt = [(table.ids_of(piece, places), piece) for piece, _, places in table.deal(ids)]
+        assert sorted(i for these, _ in dealt for i in these.tolist()) == ids.tolist()
+        assert all((table.pieces_of(these) == piece).all() for these, piece in dealt)
+        assert sum(map(table.rows_of, range(homes * number))) == rows
+    assert servers[0] == servers[1]
+    if by == BY_MODULUS:
+        assert servers[0] == (ids % homes).tolist()
 
 
 def test_rows_are_dealt_to_more_pieces_than_two_bytes_can_number():
