@@ -104,19 +104,20 @@ class PartitionSearch:
         found: The result, or ``None`` until there is one.
     """
 
-    def __init__(self, start: int, largest: int, *, multiple: int = 1) -> None:
+    def __init__(self, start: int, largest: int, *, least: int = 1, multiple: int = 1) -> None:
         """Begin with ``start`` pieces.
 
         Args:
             start: The first number; the paper takes the number of machines.
             largest: No number above this is tried.
+            least: No number below this.
             multiple: Above this number of pieces only its multiples are taken: with as many servers, others
                 leave one server with a piece more than the rest.
         """
         self.pieces = min(start, largest)
         self.found: Found | None = None
         self._start = self.pieces
-        self._largest = largest
+        self._least, self._largest = least, largest
         self._multiple = multiple
         self._samples: list[Sample] = []
         self._halving = False
@@ -144,8 +145,11 @@ class PartitionSearch:
             # Fewer pieces than the first number are worth a sample only if that is not slower than others.
             self._halving = True
             slower = is_slower(self._samples[0], self._best())
-            return None if slower else self._start // 2 or None
-        return None if slower else self.pieces // 2 or None
+            return None if slower else self._half(self._start)
+        return None if slower else self._half(self.pieces)
+
+    def _half(self, pieces: int) -> int | None:
+        return pieces // 2 if pieces // 2 >= self._least else None
 
     def _best(self) -> Sample:
         return min(self._samples, key=lambda each: each.seconds)
@@ -182,9 +186,9 @@ class SteadySearch:
         pieces: The number to try now; once there is a result, that of the result.
     """
 
-    def __init__(self, start: int, largest: int, *, multiple: int = 1) -> None:
+    def __init__(self, start: int, largest: int, *, least: int = 1, multiple: int = 1) -> None:
         """Begin with ``start`` pieces; arguments as of ``PartitionSearch``."""
-        self._search = PartitionSearch(start, largest, multiple=multiple)
+        self._search = PartitionSearch(start, largest, least=least, multiple=multiple)
         self._start = self._search.pieces
         self._first: Sample | None = None
         self._before: Sample | None = None  # of the first number, made last

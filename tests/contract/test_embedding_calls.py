@@ -163,7 +163,7 @@ def test_without_servers_or_an_optimizer(make_group, num_servers):
         ((3, "range"), 0, (3, "range")),
         ((3,), 2, (2, "mod")),
         (("auto",), 2, (2, "mod")),
-        (("auto", "range"), 0, (0, "range")),
+        (("auto", "range"), 0, (1, "range")),
     ],
 )
 def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
@@ -183,14 +183,23 @@ def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
     assert cuts == [cut]
 
 
-def test_its_pieces_are_not_looked_for(make_group, caplog):
-    """Its rows are never all on a worker: the log says so, and it is cut as it is anyway."""
+@pytest.mark.parametrize(
+    ("mode", "how", "why"),
+    [
+        ("async", {}, "workers of an async store have no step in common"),
+        ("sync", {"retention": Retention(max_rows=9)}, "their number decides which rows go"),
+        ("sync", {"num_rows": 1}, "it has fewer rows than there are servers"),
+    ],
+)
+def test_pieces_are_not_looked_for_where_that_changes_what_is_trained(make_group, caplog, mode, how, why):
+    """The log says so, and the table is cut as it is anyway."""
     caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
-    kv = KVStoreMPI("sync", make_group(1, num_servers=2).workers[0])
+    kv = KVStoreMPI(mode, make_group(1, num_servers=2).workers[0])
     kv.set_optimizer(sgd())
     kv.partitioner("*", "auto")
-    assert TableEmbedding(kv, "t", 2, num_rows=V)([3]).shape == (1, 2)
+    assert TableEmbedding(kv, "t", 2, **{"num_rows": V, **how})([0]).shape == (1, 2)
     assert "table 't': as many pieces as without partitioner" in caplog.text
+    assert why in caplog.text
     caplog.clear()
     TableEmbedding(kv, "u", 2, num_rows=V, partitions=1)
     assert not caplog.text

@@ -11,6 +11,7 @@ pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet.tables.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.tables.partitions import Cut
+from kvstore_mpi.records import Growth
 
 pytestmark = pytest.mark.mxnet
 
@@ -38,7 +39,7 @@ class Engine:
 @pytest.fixture
 def cuts():
     engine, clock = Engine(), count()
-    made = LiveCuts(engine, lambda *_: None, lambda _: None, clock=lambda: next(clock))
+    made = LiveCuts(engine, "sync", lambda *_: None, lambda _: None, clock=lambda: next(clock))
     for key in engine.stagings:
         made.begin(key, engine.table, Cut(is_searched=True))
     made.engine = engine
@@ -52,6 +53,15 @@ def test_a_push_from_before_a_table_has_gone_is_not_of_the_next_sample(cuts):
     cuts.forget("second")
     cuts.engine.catch_up()
     assert cuts._last is None
+
+
+def test_a_table_that_grows_has_as_many_pieces_on_each_server(cuts):
+    """Whatever number is tried of tables that are larger or smaller."""
+    cuts.engine.worker.num_servers = 4
+    table = SimpleNamespace(shape=(130, 64), dtype="float32")
+    assert cuts.begin("users", table, Cut(is_searched=True), Growth()).pieces == 4
+    found = [cuts._tables["users"].bounded(pieces) for pieces in (1, 3, 8, 64, 200)]
+    assert found == [4, 4, 8, 64, 128]
 
 
 def test_times_that_cannot_be_added_up_end_the_push(cuts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +16,11 @@ mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding  # noqa: E402
 from kvstore_mpi.adapters.mxnet.tables import live_cuts  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.hybrid import partitions  # noqa: E402
+from kvstore_mpi.records import Retention, RowInit  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -117,7 +119,7 @@ def test_workers_of_an_async_store_have_no_step_in_common(job, caplog):
     assert cuts_of(store) == [(2, "row_ranges"), (1, "row_ranges")]
     assert "table 'a': as many pieces as without partitioner" in caplog.text
     assert "no step in common" in caplog.text
-    assert not store._tables._cuts._tables
+    assert not store._tables.cuts._tables
 
 
 def test_it_is_called_before_the_first_step_of_a_trainer(job):
@@ -179,12 +181,72 @@ def test_the_number_of_pieces_is_looked_for_while_a_job_trains(job, caplog, monk
         store.partitioner("*embedding*", "auto")
         # 2, 4 and 8 pieces take 3, 2 and 4 ms, and one piece is not tried: two are slower than four. Two
         # are tried after each of the others.
-        store._tables._cuts._clock = clock_of(store)
+        store._tables.cuts._clock = clock_of(store)
     tables = train(searched, steps, weights)
     assert [cuts_of(store) for store in searched] == [[(4, "rows"), (4, "rows")]] * workers
     assert "cut into 4 pieces from now on; steps took 2: 0.003 s, 4: 0.002 s, 8: 0.004 s" in caplog.text
     for one, other in zip(tables, expected):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("how", "staleness"),
+    [
+        ({}, 0),
+        ({"workers_per_client": 2, "lookups": "together"}, 2),
+        *(
+            pytest.param(*each, marks=ONE_OF_MANY)
+            for each in [
+                ({}, 2),
+                ({"clients": 2}, 0),
+                ({"clients": 2}, 2),
+                ({"workers_per_client": 2, "lookups": "together"}, 0),
+            ]
+        ),
+    ],
+)
+def test_pieces_of_an_embedding_are_looked_for_likewise(job, caplog, monkeypatch, how, staleness):
+    """Rows are the same bits as without, on all workers, also those that wait to be admitted."""
+    caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
+    monkeypatch.setattr(partitions, "WARM_UP_STEPS", 2)
+    for module in (partitions, live_cuts):
+        monkeypatch.setattr(module, "SAMPLE_STEPS", 4)
+    steps = 6 * partitions.steps_until_sample() + 3
+    expected = train_embeddings(job(**how).workers, steps, staleness)
+    searched = job(**how)
+    rows = train_embeddings(searched.workers, steps, staleness, "auto")
+    assert "cut into 4 pieces from now on; steps took 2: 0.003 s, 4: 0.002 s, 8: 0.004 s" in caplog.text
+    np.testing.assert_array_equal(rows, expected)
+    assert [len(server._store.tables) for server in searched.servers] == [1, 1]
+
+
+def train_embeddings(workers, steps, staleness, pieces=2):
+    """Train a table on the servers, a worker in a thread; return its rows as each sees them."""
+
+    def run(store):
+        store.partitioner("words", pieces)
+        store.set_optimizer(mx.optimizer.create("adam", learning_rate=0.02))
+        begin = {"init": RowInit("uniform", -1, 1, 5), "retention": Retention(admit_after=2, max_age=99)}
+        table = TableEmbedding(store, "words", WIDTH, staleness=staleness, **begin)
+        if pieces == "auto":
+            store._tables.cuts._clock = clock_of(store)
+        batches = np.random.default_rng(store.rank).integers(0, ROWS, (steps + 1, 6))
+        for ids, following in itertools.pairwise(batches):
+            with autograd.record():
+                loss = (table(ids) ** 2).sum()
+            table.prefetch(following)
+            loss.backward()
+            table.step(1)
+        mx.nd.waitall()
+        store.barrier()
+        found = table(np.arange(ROWS)).asnumpy()
+        if pieces == "auto":
+            assert cuts_of(store) == [(4, "rows")]
+        return found
+
+    stores = [KVStoreMPI("sync", each) for each in workers]
+    with ThreadPoolExecutor(len(stores)) as pool:
+        return list(pool.map(run, stores))
 
 
 def test_times_wait_until_the_key_that_they_are_added_up_in_is_there():
@@ -196,7 +258,9 @@ def test_times_wait_until_the_key_that_they_are_added_up_in_is_there():
         init=lambda *args, **_: created.append(args[-1]),
         pushpull=lambda *args: pushed.append(cuts._sums.copy()),
     )
-    cuts = live_cuts.LiveCuts(SimpleNamespace(worker=worker), None, None, itertools.count().__next__)
+    cuts = live_cuts.LiveCuts(
+        SimpleNamespace(worker=worker), "sync", None, None, itertools.count().__next__
+    )
     cuts._make_sums()
     for left in reversed(range(partitions.steps_until_sample())):
         cuts._measure(lambda _error: None, is_sample=not left)
@@ -212,7 +276,7 @@ def clock_of(store):
 
     def clock():
         if next(now):
-            passed[0] += {2: 0.003, 4: 0.002, 8: 0.004}[store._tables._cuts._search.pieces]
+            passed[0] += {2: 0.003, 4: 0.002, 8: 0.004}[store._tables.cuts._search.pieces]
         return passed[0]
 
     return clock

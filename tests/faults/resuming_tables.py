@@ -1,4 +1,4 @@
-"""Trains a table for some steps, and may train another one alone; run by ``test_resumption.py``."""
+"""Trains a table for some steps, and may train one that grows or another; run by ``test_resumption.py``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet.tables import live_cuts
 from kvstore_mpi.hybrid import partitions
+from kvstore_mpi.mxnet import RowInit, TableEmbedding
 
 SHAPE = (23, 2)
+FAR = 2**55 + 1
+"""Of the ids of a table that grows to each other."""
 
 
 def wait_in_a_cut(*_):
@@ -29,7 +32,7 @@ if "CUTS" in os.environ:
     partitions.SAMPLE_STEPS = live_cuts.SAMPLE_STEPS = 1
 kv = mx.kv.create("sync-mpi")
 if "CUTS" in os.environ:
-    kv.partitioner("t", "auto")
+    kv.partitioner("[tu]", "auto")
 if "WAITS" in os.environ:
     kv._worker.load_row_states = wait_in_a_cut
 kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.5))
@@ -41,11 +44,19 @@ if "BESIDE" in os.environ:
         sys.exit()
 # A job that is resumed does not overwrite what there is by what it gives.
 kv.init("t", mx.nd.array(np.arange(46).reshape(SHAPE) + 100 * first).tostype("row_sparse"))
+grown = TableEmbedding(kv, "u", 2, init=RowInit("zeros")) if "GROWS" in os.environ else None
 for step in range(first, last):
     ids = [step % 5, 5 + (3 * step + kv.rank) % 18]
     kv.push("t", mx.nd.sparse.row_sparse_array((np.ones((2, 2), np.float32), ids), shape=SHAPE))
+    if grown is not None:
+        with mx.autograd.record():
+            rows = grown(np.array(ids) * FAR)
+        rows.backward()
+        grown.step(1)
 out = mx.nd.sparse.zeros("row_sparse", SHAPE)
 kv.row_sparse_pull("t", out=out, row_ids=mx.nd.arange(SHAPE[0]))
+if kv.rank == 0 and grown is not None:
+    np.save(os.environ["GROWS"], grown(np.arange(SHAPE[0]) * FAR).asnumpy())
 if kv.rank == 0:
     np.save(target, out.asnumpy())
 kv.barrier()

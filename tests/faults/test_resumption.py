@@ -30,16 +30,17 @@ def test_a_table_goes_on_with_other_servers(start, tmp_path):
 
     At first the number of its pieces is looked for, and when the job goes on it is not.
     """
-    snapshots, result = tmp_path / "snapshots", tmp_path / "result.npy"
+    snapshots, result, grown = (tmp_path / each for each in ("snapshots", "result.npy", "grown.npy"))
     for servers, begin, more, cuts in ((2, 0, (), {"CUTS": "1"}), (3, 8, ("--resume",), {})):
         options = ("--snapshot-dir", snapshots, *more)
-        steps = {"STEPS": f"{begin} {begin + 8}", **cuts}
+        steps = {"STEPS": f"{begin} {begin + 8}", "GROWS": grown, **cuts}
         job = start(
             result, (1, 2, servers), script="resuming_tables.py", options=options, environment=steps
         )
         code, said = job.end()
         assert code == 0, said[-3000:]
         np.testing.assert_array_equal(np.load(result), expected(begin + 8))
+        np.testing.assert_array_equal(np.load(grown), expected(begin + 8) - expected(0))
         bases = {f"server{index}-of-{servers}.snapshot" for index in range(servers)}
         assert {path.name for path in snapshots.glob("*.snapshot")} == bases
 

@@ -171,7 +171,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers of an async store cut tables anew",
-        "kvstore_mpi/adapters/mxnet/tables/rows.py",
+        "kvstore_mpi/adapters/mxnet/tables/live_cuts.py",
         '        if self._mode == "async":',
         '        if self._mode == "none":',
         _LIVE,
@@ -277,8 +277,8 @@ MUTANTS = [
     Mutant(
         "fewer pieces than the first are always tried",
         _IN + "partitions.py",
-        "            return None if slower else self._start // 2 or None",
-        "            return self._start // 2 or None",
+        "            return None if slower else self._half(self._start)",
+        "            return self._half(self._start)",
         _SEARCH,
     ),
     Mutant(

@@ -56,6 +56,20 @@ MUTANTS = [
         _CUT_ANEW,
     ),
     Mutant(
+        "fewer pieces are tried than a table may have",
+        "kvstore_mpi/hybrid/partitions.py",
+        "        return pieces // 2 if pieces // 2 >= self._least else None",
+        "        return pieces // 2 or None",
+        ("property/test_partition_search.py",),
+    ),
+    Mutant(
+        "a table that grows has a piece more on some servers",
+        "kvstore_mpi/adapters/mxnet/tables/live_cuts.py",
+        "servers, most - most % servers, growth)",
+        "servers, most, growth)",
+        ("contract/test_live_cuts.py",),
+    ),
+    Mutant(
         "states of tables that grow are put together",
         "kvstore_mpi/worker/table_states.py",
         "        if part.spec.growth is not None:",

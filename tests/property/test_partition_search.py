@@ -16,18 +16,20 @@ TIMES = st.floats(0, 1e4, allow_nan=False)
 @given(
     start=st.integers(1, 64),
     largest=st.integers(1, 4096),
+    least=st.integers(1, 64),
     multiple=st.integers(1, 16),
     seconds=st.lists(st.lists(TIMES, min_size=1, max_size=4), min_size=20, max_size=20),
 )
-def test_every_search_ends_soon_within_what_it_has_tried(start, largest, multiple, seconds):
-    """No number is tried twice, none above the largest, and the result is fair to all servers."""
-    search = PartitionSearch(start, largest, multiple=multiple)
+def test_every_search_ends_soon_within_what_it_has_tried(start, largest, least, multiple, seconds):
+    """No number is tried twice, none but the first out of bounds, and the result is fair to all servers."""
+    search = PartitionSearch(start, largest, least=least, multiple=multiple)
     tried = []
     while search.found is None:
         tried.append(search.pieces)
         search.feed(seconds[len(tried) - 1])
     assert len(tried) == len(set(tried)) <= largest.bit_length() + 1
     assert max(tried) <= largest
+    assert min(tried) >= min(least, tried[0])
     found = search.found
     assert min(tried) <= found.pieces <= max(tried)
     assert found.pieces < multiple or found.pieces % multiple == 0 or found.pieces in tried

@@ -27,7 +27,7 @@ from kvstore_mpi.adapters.mxnet.embedding_arguments import (
     whole,
 )
 from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
-from kvstore_mpi.adapters.mxnet.tables.partitions import Cut, without_search
+from kvstore_mpi.adapters.mxnet.tables.partitions import Cut
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Growth, Retention, RowInit, Rows
 from kvstore_mpi.values.row_cache import RowCache
@@ -161,12 +161,13 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         return self._kv._updates  # noqa: SLF001  as above; another one after ``set_optimizer``
 
     def _create(self, shape: tuple[int, ...], dtype: Any, growth: Growth, partitions: int) -> RowTable:
-        exchange, cut = self._exchange, self._cut(partitions)
+        exchange = self._exchange
         dtype = np.dtype(dtype).name  # as which it travels
         exchange.stagings.check_new(self._key, shape, dtype)
         # A place in the engine's dependencies; the rows are elsewhere.
         table = RowTable(shape, Staging((1,), dtype, np.empty), is_sparse=True, is_mirror=False)
         table.store = exchange.store
+        cut = self._cut(table, growth, partitions)
         ended: Future[BaseException | None] = Future()
         # In this call: placement depends on the order.
         self._worker.init_rows(
@@ -188,16 +189,12 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         )
         return table
 
-    def _cut(self, partitions: int) -> Cut:
+    def _cut(self, table: RowTable, growth: Growth, partitions: int) -> Cut:
         """Return how the table is cut: as the caller has it, before what was said with ``partitioner``."""
         if partitions:
             return Cut(partitions)
-        cut = self._kv._tables.partitions.of(self._key, None)  # noqa: SLF001  as above
-        # A table is cut anew by way of its whole value on a worker. This one has none, and the ages of
-        # its rows and what waits to be admitted are on the servers alone: they would be lost.
-        return without_search(
-            cut, self._key, "its rows are never all on a worker", rank=self._exchange.worker.rank
-        )
+        tables = self._kv._tables  # noqa: SLF001  as above
+        return tables.cuts.begin(self._key, table, tables.partitions.of(self._key, None), growth)
 
     # --- use ---
 
@@ -261,6 +258,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             UsageError: The size is none.
         """
         check_batch_size(self._key, batch_size)
+        tables = self._kv._tables  # noqa: SLF001  as above
+        tables.cuts.before_push(self._key, self._table)
         used, self._used, self._is_training = self._used, [], False
         gradients = [each.rows.grad.as_in_context(mx.cpu()) for each in used]
         self._updates().before_push(self._key)
@@ -270,7 +269,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             const=gradients,
         )
         self._table.note_push()
-        self._kv._tables.counts.pushed(self._key, self._table, may_move=False)  # noqa: SLF001  as above
+        tables.cuts.pushed(self._key, self._table)
+        tables.counts.pushed(self._key, self._table, may_move=False)
         self._clock += 1
         intents, self._intents = self._intents, []
         for ids in intents:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.tables.partitions import without_search
 from kvstore_mpi.hybrid.partitions import (
     LARGEST_PIECE_BYTES,
     SAMPLE_STEPS,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable
     from kvstore_mpi.adapters.mxnet.tables.partitions import Cut
     from kvstore_mpi.interfaces import Clock, Done
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Growth, Key
     from kvstore_mpi.rows_interface import RowsWorker
 
     Array = np.ndarray[Any, Any]
@@ -48,11 +49,13 @@ class _Searched(NamedTuple):
         by: How it is cut.
         least: The fewest pieces that it is cut into.
         most: The most.
+        growth: How its rows come into being, which servers then keep when it is cut anew.
     """
 
     by: str
     least: int
     most: int
+    growth: Growth | None
 
     def bounded(self, pieces: int) -> int:
         """Return the number that it is cut into where ``pieces`` are tried."""
@@ -65,6 +68,7 @@ class LiveCuts:
     def __init__(
         self,
         exchange: Exchange,
+        mode: str,
         settled: Callable[[Key, RowTable], Array | None],
         cut_anew: Callable[[Key], None],
         clock: Clock = time.perf_counter,
@@ -73,11 +77,12 @@ class LiveCuts:
 
         Args:
             exchange: Of the store.
+            mode: Of the store.
             settled: Waits until nothing of a table is under way; returns its value, if this worker has it.
             cut_anew: Told of each table that was.
             clock: Measures steps.
         """
-        self._exchange = exchange
+        self._exchange, self._mode = exchange, mode
         self._worker = cast("RowsWorker", exchange.worker)
         self._settled = settled
         self._cut_anew = cut_anew
@@ -93,20 +98,39 @@ class LiveCuts:
         self._pushes = 0  # of the first table, since all were cut
         self._former: dict[Key, bool] = {}  # cut anew; whether this worker has pushed to the new pieces
 
-    def begin(self, key: Key, table: RowTable, cut: Cut) -> Cut:
-        """Look for a new table's number of pieces; return how it is cut at first.
+    def begin(self, key: Key, table: RowTable, cut: Cut, growth: Growth | None = None) -> Cut:
+        """Look for a new table's number of pieces, if that is wished; return how it is cut at first.
 
         All workers call this for the same tables in the same order.
         """
-        worker = self._exchange.worker
+        if not cut.is_searched:
+            return cut
+        if why := self._problem_of(table, growth):
+            return without_search(cut, key, why, rank=self._exchange.worker.rank)
+        servers = self._exchange.worker.num_servers
         num_bytes = math.prod(table.shape) * np.dtype(table.dtype).itemsize
-        most = most_partitions(table.shape[0], worker.num_servers)
-        searched = _Searched(cut.by, min(most, -(-num_bytes // LARGEST_PIECE_BYTES)), most)
+        most = most_partitions(table.shape[0], servers)
+        searched = _Searched(cut.by, min(most, -(-num_bytes // LARGEST_PIECE_BYTES)), most, None)
+        if growth is not None:
+            # The same number on each server, as rows stay on theirs.
+            searched = _Searched(cut.by, servers, most - most % servers, growth)
         if self._search is None:
-            self._search = SteadySearch(worker.num_servers, most, multiple=worker.num_servers)
+            least = 1 if growth is None else servers
+            self._search = SteadySearch(servers, searched.most, least=least, multiple=servers)
         self._tables[key] = searched
         self._pieces[key] = searched.bounded(self._search.pieces)
         return cut._replace(pieces=self._pieces[key])
+
+    def _problem_of(self, table: RowTable, growth: Growth | None) -> str:
+        """Return why a table cannot be cut otherwise while a job trains; nothing if it can."""
+        if self._mode == "async":
+            return "workers of an async store have no step in common"
+        if growth is None:
+            return ""
+        if growth.retention.max_rows:
+            return "each piece keeps its part of max_rows, so that their number decides which rows go"
+        few = table.shape[0] < self._exchange.worker.num_servers
+        return "it has fewer rows than there are servers" if few else ""
 
     def forget(self, key: Key) -> None:
         """A table is none any more."""
@@ -145,8 +169,7 @@ class LiveCuts:
 
     def _feed(self, search: SteadySearch, table: RowTable) -> None:
         """Take the times of a sample, which all workers have by now."""
-        table.array.wait_to_read()
-        self._exchange.check()
+        self._wait(table)
         search.feed((self._sums / self._exchange.worker.num_workers).tolist())
         self._begin_sample()
         if search.found is not None and self._exchange.worker.rank == 0:
@@ -154,11 +177,15 @@ class LiveCuts:
             log.info("tables are cut into %d pieces from now on; steps took %s", search.pieces, times)
 
     def _cut(self, key: Key, table: RowTable, pieces: int) -> None:
-        """Cut a table anew; nothing of it is under way on any worker."""
-        value = self._settled(key, table)
-        worker, store = self._exchange.worker, table.store
-        # Before the new table takes the name. Rounds wait for rank 0's push, which follows its states.
-        states = self._worker.row_states(store, key) if worker.rank == 0 else None
+        """Cut a table anew; no push of it is under way on any worker."""
+        worker, store, searched = self._exchange.worker, table.store, self._tables[key]
+        value, states = None, None
+        if searched.growth is not None:
+            self._wait(table)
+        else:
+            value = self._settled(key, table)
+            # Before the new table takes the name. Rounds wait for rank 0's push, which follows its states.
+            states = self._worker.row_states(store, key) if worker.rank == 0 else None
         ended: Future[BaseException | None] = Future()
         self._worker.init_rows(
             store,
@@ -168,7 +195,8 @@ class LiveCuts:
             value,
             ended.set_result,
             partitions=pieces,
-            by=self._tables[key].by,
+            by=searched.by,
+            growth=searched.growth,
             anew=True,
         )
         error = ended.result()
@@ -179,6 +207,13 @@ class LiveCuts:
         self._pieces[key] = pieces
         self._former[key] = False
         self._cut_anew(key)
+
+    def _wait(self, table: RowTable) -> None:
+        """Wait until nothing of a table is under way on this worker."""
+        try:
+            table.array.wait_to_read()
+        finally:
+            self._exchange.check()  # our error is better than the engine's
 
     def pushed(self, key: Key, table: RowTable) -> None:
         """A push of a table is queued."""

@@ -32,7 +32,7 @@ from kvstore_mpi.adapters.mxnet.exchange.row_tables import RowTable, may_be_tabl
 from kvstore_mpi.adapters.mxnet.exchange.row_weights import SparseStaging
 from kvstore_mpi.adapters.mxnet.tables.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.tables.moves import KeyMoves
-from kvstore_mpi.adapters.mxnet.tables.partitions import Partitions, without_search
+from kvstore_mpi.adapters.mxnet.tables.partitions import Partitions
 from kvstore_mpi.adapters.mxnet.tables.prefetched_rows import PrefetchedRows
 from kvstore_mpi.adapters.mxnet.tables.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.tables.row_fetches import RowFetches
@@ -64,6 +64,7 @@ class RowKeys:
         has_any: One has been a table. A ``TableEmbedding`` is made apart, and other keys stay as they are.
         counts: Of these and of embeddings.
         partitions: What the user has said of pieces.
+        cuts: The search for their number, where that is wished; of embeddings, too.
         prefetched: Rows that were asked for ahead.
     """
 
@@ -81,7 +82,7 @@ class RowKeys:
         self.prefetched = PrefetchedRows(
             lambda key, ids, since: fetch(key, self._table(key), ids=ids, since=since), together=together
         )
-        self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
+        self.cuts = LiveCuts(exchange, mode, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
 
     def __contains__(self, key: Key) -> bool:
@@ -123,10 +124,10 @@ class RowKeys:
         staging = self._exchange.stagings.known(key)
         if isinstance(staging, RowTable):
             if self._moves is not None and self._moves.before_push(key, staging):
-                self._cuts.forget(key)
+                self.cuts.forget(key)
                 self.prefetched.forget(key)
                 return False
-            self._cuts.before_push(key, staging)
+            self.cuts.before_push(key, staging)
             return True
         is_first = not (staging.was_pushed or all(map(native.is_dense, values)))
         route = self._route_of(key, staging.shape, staging.dtype, is_sparse=False) if is_first else None
@@ -165,11 +166,8 @@ class RowKeys:
         exchange = self._exchange
         cut = self.partitions.of(key, parameter_of(self._updates.updater, key))
         table.store = exchange.store_of(route)
-        if self._mode == "async":
-            why = "workers of an async store have no step in common"
-            cut = without_search(cut, key, why, rank=exchange.worker.rank)
-        if cut.is_searched and exchange.on_servers and not route.by_workers:
-            cut = self._cuts.begin(key, table, cut)
+        if exchange.on_servers and not route.by_workers:
+            cut = self.cuts.begin(key, table, cut)
         form = table.shape, table.dtype, source
         self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=cut.by)
         exchange.stagings[key] = table
@@ -229,7 +227,7 @@ class RowKeys:
         table.note_push()
         self.prefetched.pushed(key)
         table.is_current, table.others_pushed = True, False
-        self._cuts.pushed(key, table)
+        self.cuts.pushed(key, table)
         may_move = self._moves is not None and self._moves.may_move(key, table)
         if self.counts.pushed(key, table, may_move=may_move) and self._moves is not None:
             self._moves.window_ended(key)
