@@ -68,6 +68,9 @@ _native_errors: list[NativeError] = []
 _failing = threading.Lock()
 """Held while an operation ends with an error: MXNet notes them in one list, of all threads, unlocked."""
 
+_preparing = threading.Lock()
+"""Held by the thread that makes room in that list, of whose errors another that waits would hear."""
+
 _ROOM = 256
 """Errors at a time for which the list has room from the beginning: those of a large model's keys."""
 
@@ -247,13 +250,14 @@ def prepare(num_workers: int) -> None:
         ConfigurationError: That engine is chosen, and there is more than one worker.
         MXNetError: Something has failed before, of which nobody has heard yet.
     """
-    if num_workers > 1 and is_naive():
-        raise ConfigurationError(
-            f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
-            "would wait for all workers; unset it, or debug with one worker"
-        )
-    if not is_naive():
-        _make_room_for_errors()
+    with _preparing:
+        if num_workers > 1 and is_naive():
+            raise ConfigurationError(
+                f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
+                "would wait for all workers; unset it, or debug with one worker"
+            )
+        if not is_naive():
+            _make_room_for_errors()
 
 
 @functools.cache
