@@ -247,8 +247,10 @@ class WorkerIo:
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: the thread is gone, so everything pending ends here and now."""
         failure = InternalError(f"the I/O thread of worker {self._node.index} has failed: {error!r}")
-        self.fail(failure, 0.0)
-        self._abandon(failure)  # what was taken out of the state in the middle of what failed
+        try:
+            self.fail(failure, 0.0)
+        finally:  # what was taken out of the state in the middle of what failed, maybe of this, too
+            self._abandon(failure)
 
     # --- messages ---
 
@@ -268,7 +270,7 @@ class WorkerIo:
             return
         self.do(self.decide(peer, message, payloads, now), now)
         if self._recorder is not None:
-            self._record(peer, message)
+            self._record(self._recorder, peer, message)
 
     def decide(  # noqa: C901, PLR0911, PLR0912  a case for each message
         self, peer: NodeId, message: Message, payloads: list[Any], now: float
@@ -326,10 +328,8 @@ class WorkerIo:
                 raise InternalError(f"{self._node} cannot handle {type(message).__name__} of {peer}")
         return []
 
-    def _record(self, peer: NodeId, message: Message) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            return
+    @staticmethod
+    def _record(recorder: Recorder, peer: NodeId, message: Message) -> None:
         match message:
             case m.Values():
                 recorder.mark("written", peer, message.entries)

@@ -15,6 +15,7 @@ from kvstore_mpi.metrics.telling import Seen, process_counters
 from kvstore_mpi.records import NodeId, Role, parameter_of
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.worker.io_thread import WorkerIo
     from kvstore_mpi.worker.mpi_thread import MpiThread
     from kvstore_mpi.worker.records import KeyState, Operation
+    from kvstore_mpi.worker.requests import Requests
     from kvstore_mpi.worker.state import WorkerState
 
 
@@ -64,6 +66,8 @@ class Observed:
     _called: dict[object, Called]  # by what each waits for
     _lost: KVStoreError | None  # by which the I/O thread is gone: nobody would answer
     _pending: dict[int, Done]
+    _settled: threading.Condition
+    _requests: Requests
     _ended: int
     _operation_seconds = 0.0
     _pending_seconds = 0.0
@@ -84,8 +88,10 @@ class Observed:
 
     def failure(self) -> KVStoreError | None:
         """See ``interfaces.KVWorker``."""
-        # Read without a lock: it is set once, and never taken back.
-        return self._state.error
+        # Read without a lock: each is set once, and never taken back. An I/O thread that fails in the
+        # middle of a decision may not have come to note an error in the state: then there is that of its
+        # own end, without which ``close`` would wait for answers that nobody gives.
+        return self._state.error or self._lost
 
     def look(self, now: float) -> Seen:
         """Return what there is to tell about this worker at a time."""
@@ -116,6 +122,25 @@ class Observed:
             "operation_seconds": self._operation_seconds,
             "pending_seconds": self.pending_seconds(now),
         }
+
+    def flush(self, timeout: float | None = None) -> None:
+        """See ``interfaces.KVWorker``."""
+        # An operation counts as ended after its ``done``, also one that raises: all have been called then.
+        with self._settled:
+            if not self._settled.wait_for(lambda: not self._pending, timeout):
+                count = len(self._pending)
+                raise DeadlineError(
+                    f"worker {self.rank}: {count} operations have not ended within {timeout:g} s"
+                )
+
+    def _abandon(self, error: KVStoreError) -> None:
+        """End what nobody will carry out any more: the I/O thread is gone."""
+        self._requests.abandon(error)
+        with self._settled:
+            self._lost = error
+        # What it had taken out of its queues and not ended is known here only.
+        for end in list(self._pending.values()):
+            end(error)
 
     def _wait_for_answer(self, future: Future[Any], what: Callable[[], str], who: NodeId | None) -> Any:
         return self._wait(future, self._config.step_timeout, what, who or self.coordinator)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
+from kvstore_mpi.errors import InternalError, KVStoreError, UsageError
 from kvstore_mpi.host_name import host_name
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
@@ -168,7 +168,7 @@ class Worker(TableCalls, Observed):
             return
         self._closed = self.io.parting = True
         # After an error nobody is waited for: they have the error, too, or are the cause of it.
-        if self._state.error is None and self.io.rendezvous.joined.done():
+        if self.failure() is None and self.io.rendezvous.joined.done():
             self._part()
         # The loop after the MPI thread, which reports to it. Both are given time; neither can be forced.
         self._mpi_thread.stop()
@@ -176,7 +176,7 @@ class Worker(TableCalls, Observed):
         self._loop.join(self._config.peer_timeout)
         # After an error another rank may be dead, and this one stuck in a collective with it: freeing MPI's
         # group is a collective itself and would never return.
-        if self._state.error is None:
+        if self.failure() is None:
             self._mpi_thread.close(self._config.peer_timeout)
         if self.recorder is not None:
             self.recorder.write()
@@ -329,7 +329,18 @@ class Worker(TableCalls, Observed):
     def _end(self, number: int, since: float, done: Done, error: BaseException | None) -> None:
         # First the caller's, then the note: whoever returns from ``flush`` may rely on every ``done``
         # having been called.
-        done(error)
+        try:
+            done(error)
+        except Exception as failure:
+            # Not raised: this thread has the others' operations to end, too. But communication ends, or
+            # nobody would miss what this caller was to hand on.
+            text = f"worker {self.rank}: what was to be called at the end of an operation failed"
+            log.exception(text)
+            self._loop.post(partial(self.io.fail, InternalError(f"{text}: {failure!r}")))
+        finally:
+            self._note_end(number, since)
+
+    def _note_end(self, number: int, since: float) -> None:
         with self._settled:
             now = time.monotonic()
             self._ended += 1
@@ -338,24 +349,6 @@ class Worker(TableCalls, Observed):
             if not self._pending:
                 self._pending_seconds += now - self._pending_since
                 self._settled.notify_all()
-
-    def _abandon(self, error: KVStoreError) -> None:
-        """End what nobody will carry out any more: the I/O thread is gone."""
-        self._requests.abandon(error)
-        with self._settled:
-            self._lost = error
-        # What it had taken out of its queues and not ended is known here only.
-        for end in list(self._pending.values()):
-            end(error)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """See ``interfaces.KVWorker``."""
-        with self._settled:
-            if not self._settled.wait_for(lambda: not self._pending, timeout):
-                count = len(self._pending)
-                raise DeadlineError(
-                    f"worker {self.rank}: {count} operations have not ended within {timeout:g} s"
-                )
 
     # --- blocking requests ---
 

@@ -364,6 +364,20 @@ MUTANTS = [
         ("unit/test_failed_in_the_middle.py",),
     ),
     Mutant(
+        "an operation whose caller fails when it is told has not ended",
+        _IN + "worker.py",
+        "            self._note_end(number, since)",
+        "            error or self._note_end(number, since)",
+        ("unit/test_failed_in_the_middle.py",),
+    ),
+    Mutant(
+        "what is left of a caller that fails when it is told is a line in the log",
+        _IN + "worker.py",
+        '            self._loop.post(partial(self.io.fail, InternalError(f"{text}: {failure!r}")))',
+        "            _ = failure",
+        ("unit/test_failed_in_the_middle.py",),
+    ),
+    Mutant(
         "what is asked behind the end of the I/O thread waits for ever",
         "kvstore_mpi/worker/requests.py",
         "        self._lost = error",

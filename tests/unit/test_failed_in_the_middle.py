@@ -69,6 +69,48 @@ def test_what_was_taken_out_of_the_state_ends_too(monkeypatch):
         worker.flush(20)
 
 
+def test_a_caller_that_fails_when_it_is_told_holds_up_nobody():
+    """The others' operations end, with an error; what was waiting for the ends of all goes on."""
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    with Cluster(
+        MemoryNetwork().transport, clients=2, servers=1, heartbeat=0.2, peer_timeout=1.0
+    ) as cluster:
+        ended = Future()
+        for worker in cluster.workers:
+            store, buffer = worker.open_store("sync"), np.zeros(3, np.float32)
+            for key in "ab":
+                worker.init(store, key, buffer.shape, buffer, lambda error: None)
+            worker.flush(20)
+        worker, other = cluster.workers
+        worker.pushpull(store, "b", 0, ended.set_result)  # to which the other never comes
+        worker.pushpull(store, "a", 0, fail)
+        other.pushpull(store, "a", 0, lambda error: None)
+        assert "of an operation failed: ZeroDivisionError" in str(ended.result(20))
+        worker.flush(20)
+        assert isinstance(worker.failure(), InternalError)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_all_are_told_by_an_io_thread_that_cannot_even_fail(monkeypatch):
+    def crash(*_):
+        raise ZeroDivisionError
+
+    with Cluster(MemoryNetwork().transport, servers=1, heartbeat=0.2, peer_timeout=1.0) as cluster:
+        [worker] = cluster.workers
+        store, buffer = worker.open_store("sync"), np.zeros(3, np.float32)
+        worker.init(store, "w", buffer.shape, buffer, lambda error: None)
+        worker.flush(20)
+        ended = Future()
+        with monkeypatch.context() as bugs:
+            bugs.setattr(WorkerState, "values", crash)
+            bugs.setattr(type(worker.io), "fail", crash)
+            worker.pushpull(store, "w", 0, ended.set_result)
+            assert isinstance(ended.result(20), InternalError)
+
+
 @pytest.mark.parametrize(
     ("lo", "hi", "fits"),
     [
