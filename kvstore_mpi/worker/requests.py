@@ -43,7 +43,6 @@ class Requests:
         self._start = start
         self._wait = wait
         self._futures: dict[int, Future[Any]] = {}
-        self._lost: BaseException | None = None  # by which the I/O thread is gone
         # The first is number 1: 0 stands in messages for which nobody waits, and an answer to those must
         # not meet a caller.
         self._asked = 0
@@ -84,16 +83,7 @@ class Requests:
 
     def _new(self, number: int) -> Future[Any]:
         future = self._futures[number] = Future()
-        # In this order: either this sees the end, or that sees this one.
-        if self._lost is not None:
-            raise self._lost
         return future
-
-    def abandon(self, error: BaseException) -> None:
-        """End all, and what is asked from now on: the I/O thread is gone."""
-        self._lost = error
-        for number in list(self._futures):
-            self._futures.pop(number).set_exception(error)
 
     def resolve(self, answer: Resolve) -> None:
         """Hand an answer, or the error instead of it, to who waits for it."""

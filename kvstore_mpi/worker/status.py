@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,6 @@ from kvstore_mpi.records import NodeId, Role, parameter_of
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.errors import KVStoreError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kvstore_mpi.worker.io_thread import WorkerIo
     from kvstore_mpi.worker.mpi_thread import MpiThread
     from kvstore_mpi.worker.records import KeyState, Operation
-    from kvstore_mpi.worker.requests import Requests
     from kvstore_mpi.worker.state import WorkerState
 
 
@@ -67,7 +66,6 @@ class Observed:
     _lost: KVStoreError | None  # by which the I/O thread is gone: nobody would answer
     _pending: dict[int, Done]
     _settled: threading.Condition
-    _requests: Requests
     _ended: int
     _operation_seconds = 0.0
     _pending_seconds = 0.0
@@ -135,20 +133,29 @@ class Observed:
 
     def _abandon(self, error: KVStoreError) -> None:
         """End what nobody will carry out any more: the I/O thread is gone."""
-        self._requests.abandon(error)
         with self._settled:
             self._lost = error
         # What it had taken out of its queues and not ended is known here only.
         for end in list(self._pending.values()):
             end(error)
+        # And who waits for the I/O thread, as to leave. It alone gives answers, and this is that thread:
+        # none comes between the look and what is set here. Whoever begins to wait now sees the error that
+        # is noted above.
+        self.io.may_end.set()
+        for awaited in list(self._called):
+            if isinstance(awaited, Future) and not awaited.done():
+                awaited.set_exception(error)
 
     def _wait_for_answer(self, future: Future[Any], what: Callable[[], str], who: NodeId | None) -> Any:
         return self._wait(future, self._config.step_timeout, what, who or self.coordinator)
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
-        # For whoever asks meanwhile what this worker waits for.
+        # For whoever asks meanwhile what this worker waits for; and in this order: either this sees the end
+        # of the I/O thread, or ``_abandon`` sees this one.
         self._called[future] = Called(what, time.monotonic(), timeout, [whom])
         try:
+            if self._lost is not None and not future.done():
+                raise self._lost
             return future.result(timeout)
         except FutureTimeoutError:
             error = DeadlineError(f"worker {self.rank} on {host_name()} waited {timeout:g} s for {what()}")

@@ -167,16 +167,23 @@ class Worker(TableCalls, Observed):
         if self._closed:
             return
         self._closed = self.io.parting = True
-        # After an error nobody is waited for: they have the error, too, or are the cause of it.
-        if self.failure() is None and self.io.rendezvous.joined.done():
-            self._part()
+        in_order = False
+        try:
+            # After an error nobody is waited for: they have the error, too, or are the cause of it.
+            if self.failure() is None and self.io.rendezvous.joined.done():
+                self._part()
+            in_order = self.failure() is None
+        finally:
+            self._stop_threads(in_order=in_order)
+
+    def _stop_threads(self, *, in_order: bool) -> None:
         # The loop after the MPI thread, which reports to it. Both are given time; neither can be forced.
         self._mpi_thread.stop()
         self._loop.stop()
         self._loop.join(self._config.peer_timeout)
         # After an error another rank may be dead, and this one stuck in a collective with it: freeing MPI's
         # group is a collective itself and would never return.
-        if self.failure() is None:
+        if in_order:
             self._mpi_thread.close(self._config.peer_timeout)
         if self.recorder is not None:
             self.recorder.write()
@@ -198,7 +205,11 @@ class Worker(TableCalls, Observed):
         left: Future[None] = Future()
         # Waited for below: the loop is stopped next, and what it has not been given by then is never said.
         self._loop.post(partial(self.io.leave, left))
-        self._wait(left, self._config.peer_timeout, lambda: "leaving", self.coordinator)
+        try:
+            self._wait(left, self._config.peer_timeout, lambda: "leaving", self.coordinator)
+        except KVStoreError:
+            if self.failure() is None:  # else it is told there
+                raise
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``interfaces.KVWorker``."""

@@ -379,9 +379,9 @@ MUTANTS = [
     ),
     Mutant(
         "what is asked behind the end of the I/O thread waits for ever",
-        "kvstore_mpi/worker/requests.py",
-        "        self._lost = error",
-        "        self._lost = None",
+        _IN + "status.py",
+        "            if self._lost is not None and not future.done():",
+        "            if False:",
         ("unit/test_failed_in_the_middle.py",),
     ),
 ]

@@ -111,6 +111,24 @@ def test_all_are_told_by_an_io_thread_that_cannot_even_fail(monkeypatch):
             assert isinstance(ended.result(20), InternalError)
 
 
+@pytest.mark.parametrize("then", ["close", "leave"])
+def test_a_worker_whose_io_thread_fails_while_it_closes_ends(then, monkeypatch):
+    """With its MPI thread, and the error is told; whether it waits for its client or is about to leave."""
+
+    def crash(*_):
+        raise ZeroDivisionError
+
+    with Cluster(
+        MemoryNetwork().transport, workers_per_client=2, servers=1, heartbeat=0.2, peer_timeout=1.0
+    ) as job:
+        worker, other = job.workers
+        monkeypatch.setattr(type(worker.io), then, crash)
+        job.together([worker.close, other.close] if then == "leave" else [worker.close])
+        assert "I/O thread of worker 0 has failed: ZeroDivisionError" in str(worker.failure())
+        worker._mpi_thread.close(20)
+        assert not worker._mpi_thread._thread.is_alive()
+
+
 @pytest.mark.parametrize(
     ("lo", "hi", "fits"),
     [
