@@ -25,6 +25,7 @@ from mpilaunch.cores import cores_here
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.hosts.networks import knock, networks_here
+from mpilaunch.hosts.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,9 @@ SETTLE_READS = 64
 
 RECORDS = "records/*.exit.json"
 """What the launcher reads of files: it is sent with what tells of it, or before."""
+
+
+LEFT_OUT = b"\n(from here on output is missing: the launcher did not read it)\n"
 
 
 class _Sink(io.RawIOBase):
@@ -58,11 +62,14 @@ class Agent:
         """Speak over two descriptors; start nothing."""
         self._source = source
         self._sink = sink
+        self._outgoing = Outgoing(sink)
         self._stream = m.Stream()
         self._selector = selectors.DefaultSelector()
         self._host: LocalHost | None = None
         self._folder = "/"
         self._pipes: dict[int, int] = {}  # descriptors that are read, by number
+        self._reads_pipes = True
+        self._left_out: set[int] = set()  # pipes of which something was thrown away
         self._talks: dict[int, int] = {}
         self._records: set[str] = set()
         self._silence, self._grace = 60.0, 0.0  # until the launcher says
@@ -74,7 +81,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve the launcher until it is gone; then end what is left of the job here."""
-        os.write(self._sink, m.GREETING)
+        self._outgoing.put(m.GREETING)
         networks = [(each.device, each.address, each.prefix) for each in networks_here()]
         self._say(m.Here(__version__, host_name(), cores_here(), networks))
         wakeup = _wake_up_at_signals()
@@ -88,6 +95,7 @@ class Agent:
                 self._host.__exit__()
 
     def _step(self) -> None:
+        self._choose_what_to_watch()
         limit = self._heard + self._silence if self._ends_at is None else self._ends_at
         left = limit - time.monotonic()
         for key, _ in self._selector.select(max(0.0, left)):
@@ -96,8 +104,24 @@ class Agent:
         now = time.monotonic()
         if now - self._heard <= self._silence:
             self._ends_at = None
+            self._left_out.clear()
         else:
             self._end_in_silence(now)
+
+    def _choose_what_to_watch(self) -> None:
+        # Ranks that are to save may say so, and would wait for ever: in silence all is read.
+        if self._reads_pipes is (self._outgoing.is_full and self._ends_at is None):
+            self._reads_pipes = not self._reads_pipes
+            for number, descriptor in self._pipes.items():
+                if self._reads_pipes:
+                    self._watch(descriptor, partial(self._on_pipe, number))
+                else:
+                    self._selector.unregister(descriptor)
+        writes = self._sink in self._selector.get_map()
+        if self._outgoing.waiting and not writes:
+            self._selector.register(self._sink, selectors.EVENT_WRITE, self._write)
+        elif writes and not self._outgoing.waiting:
+            self._selector.unregister(self._sink)
 
     def _end_in_silence(self, now: float) -> None:
         """Let ranks save, for the launcher may be stopped or cut off, and all that was computed be lost."""
@@ -116,11 +140,15 @@ class Agent:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
     def _say(self, message: m.Message) -> None:
-        rest = memoryview(m.encode(message))
         try:
-            while rest:
-                rest = rest[os.write(self._sink, rest) :]
+            self._outgoing.put(m.encode(message))
         except OSError:  # the launcher is gone
+            self._over = True
+
+    def _write(self) -> None:
+        try:
+            self._outgoing.write()
+        except OSError:
             self._over = True
 
     # --- what the launcher says ----------------------------------------------------------------------
@@ -193,7 +221,8 @@ class Agent:
     def _listen(self, number: int, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._pipes[number] = descriptor
-        self._watch(descriptor, partial(self._on_pipe, number))
+        if self._reads_pipes:
+            self._watch(descriptor, partial(self._on_pipe, number))
 
     def _spawn(self, host: LocalHost, message: m.Spawn) -> None:
         try:
@@ -219,7 +248,12 @@ class Agent:
             self._watch(descriptor, partial(self._on_process_end, message, descriptor))
 
     def _pack(self, number: int, folder: Path) -> None:
-        sink = _Sink(lambda data: self._say(m.Data(number, data)))
+        def take(data: bytes) -> None:
+            self._say(m.Data(number, data))
+            # As fast as it is read: a folder may be larger than memory.
+            self._outgoing.make_room(self._silence)
+
+        sink = _Sink(take)
         try:
             with tarfile.open(fileobj=sink, mode="w|", bufsize=READ_BYTES) as archive:
                 archive.add(folder, arcname="")
@@ -249,15 +283,23 @@ class Agent:
             return False
         self._send_records()
         if data:
-            self._say(m.Data(number, data))
+            self._pass_on(number, data)
             return True
         self._close(descriptor)
         del self._pipes[number]
         self._say(m.End(number))
         return False
 
+    def _pass_on(self, number: int, data: bytes) -> None:
+        if self._ends_at is None or not self._outgoing.is_full:
+            self._say(m.Data(number, data))
+        elif number not in self._left_out:  # a launcher that was stopped may come back
+            self._left_out.add(number)
+            self._say(m.Data(number, LEFT_OUT))
+
     def _close(self, descriptor: int) -> None:
-        self._selector.unregister(descriptor)
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
         os.close(descriptor)
 
     def _on_process_end(self, watch: m.Watch, descriptor: int) -> None:

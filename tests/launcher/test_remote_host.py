@@ -219,6 +219,36 @@ def test_ranks_save_when_the_launcher_says_nothing(tmp_path, what, grace):
     host.join()
 
 
+TALKS = SAVES.replace('os.write(1, b"saved")', "saves = open('saved', 'x')").replace(
+    "signal.pause()", 'os.write(1, b"x" * 4096)'
+)
+
+
+@pytest.mark.parametrize("what", ["ends", "goes on"])
+def test_a_talkative_rank_saves_when_the_launcher_has_stopped_reading(tmp_path, what):
+    """As when it is stopped, or cut off, in the middle of a line: the agent waits in no write."""
+    private = tmp_path / "private"
+    environment = {**os.environ, "X": str(private)}
+    with subprocess.Popen(AGENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+
+        def tell(*messages):
+            for each in messages:
+                agent.stdin.write(m.encode(each))
+            agent.stdin.flush()
+
+        argv = [sys.executable, "-c", TALKS, what]
+        tell(m.Open(str(private), str(tmp_path), 1.0, 600.0 if what == "ends" else 1.0))
+        tell(m.Spawn("rank", argv, environment, 1, 2))
+        stream, said = m.Stream(greeted=False), []
+        while not any(isinstance(each, m.Data) for each in said):
+            said += stream.feed(os.read(agent.stdout.fileno(), 4096))
+        pid = next(each.content for each in said if isinstance(each, m.Data))
+        tell(m.Watch(3, int(pid[: pid.index(b"x")] if b"x" in pid else pid)))
+        assert agent.wait(SOON_S) == 0  # though nobody reads, nor closes, its output
+        assert not private.exists()
+    assert (tmp_path / "saved").exists()
+
+
 STOPPED = """
 import os
 import sys
