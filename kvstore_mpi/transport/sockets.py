@@ -123,6 +123,8 @@ class SocketTransport:
         messages: Messages = []
         for key, mask in self._selector.select(timeout):
             key.data(mask, messages)
+        for streams in self._streams:
+            streams.accept_again()
         return messages
 
     def wake(self) -> None:

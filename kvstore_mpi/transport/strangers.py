@@ -5,6 +5,7 @@ Their number is limited, and each has some seconds. Pure but for the limit on de
 
 from __future__ import annotations
 
+import errno
 import resource
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,13 @@ MAX_MESSAGES = 256
 
 MAX_QUEUED = 64
 """Messages that wait for a stranger to read them."""
+
+
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""Why ``accept`` fails for as long as nothing is released; other errors are those of one connection."""
+
+ACCEPT_AGAIN_S = 1.0
+"""From one attempt to accept to the next where there was no room."""
 
 
 class Strangers:

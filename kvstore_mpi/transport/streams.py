@@ -31,7 +31,6 @@ from kvstore_mpi.transport.framing import (
 )
 from kvstore_mpi.transport.outgoing import Outgoing
 from kvstore_mpi.transport.refusals import Refusals
-from kvstore_mpi.transport.strangers import Strangers
 from kvstore_mpi.wire.session import MAX_IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -56,9 +55,6 @@ _MAX_BUFFERS = 1_000
 """Buffers in one system call; Linux takes 1,024."""
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""Why ``accept`` fails for as long as nothing is released; other errors are those of one connection."""
 
 
 class Connection:
@@ -115,9 +111,9 @@ class StreamSockets(ABC):
         """Use a selector, whose data is the function to call when a descriptor is ready."""
         self._selector = selector
         self._listener: socket.socket | None = None
-        self._paused = False
+        self._paused, self._resume_at = False, 0.0
         self._connections: set[Connection] = set()
-        self._strangers = Strangers()
+        self._strangers = strangers.Strangers()
         self.dropped = 0
         self.refusals = Refusals()
         self.proves: Callable[[memoryview], bool] = _nothing_proves
@@ -215,7 +211,7 @@ class StreamSockets(ABC):
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in _EXHAUSTED:
+            if error.errno in strangers.EXHAUSTED:
                 self._pause(error)
             return
         try:
@@ -252,11 +248,16 @@ class StreamSockets(ABC):
             self._refuse(link, "stranger", "it has not shown in time that it is of the job")
 
     def _pause(self, error: OSError) -> None:
-        """Accept no more until a connection ends: who waits would wake this thread again and again."""
+        """Accept no more for a while: who waits would wake this thread again and again."""
         assert self._listener is not None
-        self.refusals.say("no room", f"no more connections can be accepted until one ends: {error}")
+        self.refusals.say("no room", f"no more connections can be accepted for now: {error}")
         self._selector.unregister(self._listener)
-        self._paused = True
+        self._paused, self._resume_at = True, time.monotonic() + strangers.ACCEPT_AGAIN_S
+
+    def accept_again(self) -> None:
+        """End a pause in time: room is made elsewhere, too, by files and other processes; often called."""
+        if self._paused and time.monotonic() >= self._resume_at:
+            self._resume()
 
     def _resume(self) -> None:
         assert self._listener is not None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import resource
 import socket
 import struct
 import tracemalloc
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from support.streams import port_of, run_until, talking, whole
@@ -268,6 +272,25 @@ def test_a_process_without_descriptors_goes_on(served):
             sockets._listener = listener
             leaving.close()
             run_until(is_dropped(server, 2), server)
+
+
+def test_who_waits_is_let_in_when_descriptors_become_free_elsewhere(served):
+    """No connection of ours has to end for it."""
+    server, visit = served
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with visit() as waiting, ExitStack() as files:
+        waiting.sendall(FOREIGN)
+        most = len(list(Path("/proc/self/fd").iterdir())) + 20
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    files.enter_context(Path(os.devnull).open("rb"))
+            run_until(lambda: sockets_of(server)._paused, server)
+            files.close()
+            run_until(is_dropped(server, 1), server)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_peer_that_does_not_read_is_not_waited_for():

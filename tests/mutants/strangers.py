@@ -158,4 +158,11 @@ MUTANTS = [
         "    if False:",
         ("unit/test_launcher_idle_options.py",),
     ),
+    Mutant(
+        "who waits for room waits until a connection ends",
+        "kvstore_mpi/transport/sockets.py",
+        "            streams.accept_again()",
+        "            pass",
+        _STRANGERS,
+    ),
 ]
