@@ -71,6 +71,29 @@ def test_what_an_exchange_ends_with(group):
     assert str(caught(errors.PeerLostError, kv.pull, "w", out=out)) == "server0 is gone"
 
 
+def test_an_error_of_any_text_ends_its_operation():
+    """The name of a file, in an error, may have been written in another encoding."""
+    out = mx.nd.zeros(1)
+    error = OSError("cannot open r\udce9sum")
+    engine.push_async(lambda done: done(error), mutable=[out], on_error=lambda _: None)
+    assert engine.wait_until_idle(60)
+    with pytest.raises(mx.MXNetError, match=r"cannot open r\\udce9sum"):
+        out.wait_to_read()
+
+
+def test_an_operation_ends_though_nobody_can_be_told_why():
+    """Whoever is to note its error may fail, and the array's readers must not wait for ever."""
+
+    def note(_):
+        raise ZeroDivisionError
+
+    out = mx.nd.zeros(1)
+    engine.push_async(lambda done: done(RuntimeError("broken")), mutable=[out], on_error=note)
+    assert engine.wait_until_idle(60)
+    with pytest.raises(mx.MXNetError, match="broken"):
+        out.wait_to_read()
+
+
 def test_errors_travel_between_processes():
     """A copy and an unpickled error are of both kinds and say the same."""
     error = in_mxnet(errors.DeadlineError("no answer"))

@@ -100,11 +100,14 @@ class _Operation:
             return
         if error is None:
             _COMPLETE(record.callback)(record.engine, record.operation, None)
-        else:
+            _forget(self.number)
+            return
+        try:
             self._on_error(error)
+        finally:  # whatever else fails: nobody can end the operation any more
             with _failing:
                 _COMPLETE(record.callback)(record.engine, record.operation, _native_address(error))
-        _forget(self.number)
+            _forget(self.number)
 
     def abandon(self, error: BaseException) -> None:
         """End the operation as failed, also when the engine has not started it yet."""

@@ -50,7 +50,8 @@ class NativeError:
     def __init__(self, error: BaseException) -> None:
         """Lay out an error that MXNet will turn into this one again, or into an ``MXNetError``."""
         ours = isinstance(error, errors.KVStoreError)
-        text = f"{_PREFIX if ours else ''}{type(error).__name__}: {error}".encode()
+        # A name of a file, say, may not be UTF-8, and an error that cannot be laid out would end nothing.
+        text = f"{_PREFIX if ours else ''}{type(error).__name__}: {error}".encode(errors="backslashreplace")
         head = bytes(_Text(len(text), len(text), _OWNERS))
         self._memory = ctypes.create_string_buffer(head + text)
         self._error = _RuntimeError(None, ctypes.addressof(self._memory) + len(head))
