@@ -16,6 +16,7 @@ from kvstore_mpi.adapters.mxnet.bridge import engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.exchange import lifecycle  # noqa: E402
 from kvstore_mpi.errors import PeerLostError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
+from kvstore_mpi.worker.late_operations import SERVERS_FIRST_S  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -87,6 +88,15 @@ def test_a_rank_lets_its_worker_know_when_its_program_is_over(group, monkeypatch
     assert links.parted == (end == "in order")
 
 
+def test_operations_are_waited_for_beyond_their_own_deadline(group, monkeypatch):
+    """Whoever allows a step hours must not lose it when a DataLoader forks in the middle."""
+    monkeypatch.setattr(lifecycle, "_workers", [])
+    lifecycle.close_at_exit(group.workers[0])
+    for step in (60.0, 7200.0):
+        monkeypatch.setattr(group.workers[0], "step_timeout", step)
+        assert lifecycle.drain_seconds() > step + SERVERS_FIRST_S
+
+
 def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):
     """Pushes are compared at a barrier: one that the engine has not called yet would be missing there."""
     one, other = (KVStoreMPI("sync", group.workers[0]) for _ in range(2))
@@ -101,7 +111,7 @@ def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):
     group.hold(lambda _call: True)
     other.pushpull("a", mx.nd.ones((4,)))
     with monkeypatch.context() as patch:
-        patch.setattr(lifecycle, "DRAIN_SECONDS", 0.0)
+        patch.setattr(lifecycle, "drain_seconds", lambda: 0.0)
         one.barrier()
     threading.Timer(0.1, group.release).start()
     one.barrier()

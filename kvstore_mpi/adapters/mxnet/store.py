@@ -379,7 +379,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         self._exchange.drain()
         # Of this worker's other stores, too: who is settled at a barrier says how often it has pushed, and
         # a push that the engine has not called yet would be missing in that.
-        settled = engine.wait_until_idle(lifecycle.DRAIN_SECONDS)
+        settled = engine.wait_until_idle(lifecycle.drain_seconds())
         self._worker.barrier(settled=settled)
         self._all_have_met()
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.comm.links import Links
     from kvstore_mpi.interfaces import KVWorker
 
-DRAIN_SECONDS = 900.0
-"""More than any operation may take, so that only a bug of ours makes anybody wait as long."""
+MORE_SECONDS = 300.0
+"""For which operations are waited for beyond their own deadline."""
 
 INTERRUPT_SECONDS = 2.0
 """The I/O thread answers within milliseconds; it may be gone."""
@@ -46,14 +46,20 @@ def part_at_exit(links: Links) -> None:
         _links.append(links)
 
 
+def drain_seconds() -> float:
+    """Return more than any operation may take, so that only a bug of ours makes anybody wait as long."""
+    return max([worker.step_timeout for worker in _workers], default=0.0) + MORE_SECONDS
+
+
 def _before_fork() -> None:
     if os.getpid() == _process:
         _drain()
 
 
 def _drain() -> None:
-    if not engine.wait_until_idle(DRAIN_SECONDS):
-        engine.abandon(DeadlineError(f"operations have not ended within {DRAIN_SECONDS:g} s"))
+    limit = drain_seconds()
+    if not engine.wait_until_idle(limit):
+        engine.abandon(DeadlineError(f"operations have not ended within {limit:g} s"))
     # MXNet's own operations behind ours free our memory, which takes the lock, too. An array keeps the
     # error that it has caught, and whoever reads it is told.
     with contextlib.suppress(Exception):
