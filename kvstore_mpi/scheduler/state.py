@@ -104,7 +104,7 @@ class SchedulerState:
             text = f"{sender} is not part of this job of {self._topology}"
             return [Send(sender, m.Failure(MismatchError.__name__, text))]
         group = self.roster.group(sender)
-        newest = self._incarnations.get(group[0], 0)
+        newest = self._incarnation(sender)
         if message.incarnation < newest:
             # It was paused, say, and wakes up after its successor has joined. Were it let in, two processes
             # of one name would push, and servers would count their pushes as one sequence.
@@ -193,7 +193,8 @@ class SchedulerState:
         roster = self.roster
         self._expect(roster.group(node))
         group = [each for each in roster.group(node) if each not in roster.left]
-        gone = m.PeerGone(str(node), f"{roster.name(node)} {reason}", False, returns, asked)
+        incarnation = self._incarnation(node)
+        gone = m.PeerGone(str(node), f"{roster.name(node)} {reason}", False, returns, asked, incarnation)
         if node in roster.left or not group:
             # A death is seen more than once: as silence, and by the launcher, who may start it again.
             if returns and roster.is_gone_for_good(node):
@@ -224,7 +225,7 @@ class SchedulerState:
     def restarting(self, name: str, incarnation: int, why: str, now: float) -> Instructions:
         """The launcher says that an incarnation of a client or a server has died, and starts the next."""
         node = self.roster.named(name)[0]
-        if self._incarnations.get(node, 0) > incarnation:
+        if self._incarnation(node) > incarnation:
             return []  # the next one has joined before this news of the launcher was read
         return self.lost(node, f"has died and is started again ({why})", now, returns=True)
 
@@ -236,7 +237,12 @@ class SchedulerState:
         return self._strand(gone, [])
 
     def _has_finished(self, node: NodeId) -> m.PeerGone:
-        return m.PeerGone(str(node), f"{self.roster.name(node)} has finished", orderly=True)
+        text = f"{self.roster.name(node)} has finished"
+        return m.PeerGone(str(node), text, orderly=True, incarnation=self._incarnation(node))
+
+    def _incarnation(self, node: NodeId) -> int:
+        """Return the newest run of a process from which anything has been heard."""
+        return self._incarnations.get(self.roster.group(node)[0], 0)
 
     def _leave(self, sender: NodeId) -> Instructions:
         if sender in self.roster.left:

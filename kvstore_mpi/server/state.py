@@ -298,6 +298,9 @@ class ServerState:
         if node.role is not Role.WORKER:
             return []
         client = self._topology.client_of(node.index)
+        # Of a run whose successor has connected before the news came: rounds would miss who is there.
+        if message.incarnation < self.incarnations.get(client, 0):
+            return []
         if message.orderly:
             error: KVStoreError = MismatchError(
                 f"{message.reason} while others still push: the workers ran unequal numbers of batches"

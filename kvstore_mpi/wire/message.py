@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 13
+WIRE_VERSION = 14
 """Raised whenever a message or the frame changes; both sides must have the same."""
 
 

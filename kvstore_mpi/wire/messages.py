@@ -121,6 +121,7 @@ class PeerGone(Message, frozen=True):
     """The scheduler says that a process is lost or, to servers, has left; ``reason`` is for people.
 
     With a worker its whole client is lost; it ``returns`` if it is started again; ``asked``: see above.
+    ``incarnation`` says which run: the next may have connected before the news of this one comes.
     """
 
     # An orderly end is told apart because it means something else to the workers that remain: in a round it
@@ -130,6 +131,7 @@ class PeerGone(Message, frozen=True):
     orderly: bool
     returns: bool = False
     asked: bool = False
+    incarnation: int = 0
 
 
 # --- any -> any ------------------------------------------------------------------------------------

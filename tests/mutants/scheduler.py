@@ -190,8 +190,8 @@ MUTANTS = [
     Mutant(
         "news of a death that is known",
         _IN + "state.py",
-        "        if self._incarnations.get(node, 0) > incarnation:",
-        "        if self._incarnations.get(node, 0) >= incarnation + 9:",
+        "        if self._incarnation(node) > incarnation:",
+        "        if self._incarnation(node) >= incarnation + 9:",
         _RESTARTS,
     ),
     Mutant(

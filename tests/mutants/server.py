@@ -344,4 +344,11 @@ MUTANTS = [
         "if False:",
         ("unit/test_launcher_last_snapshots.py",),
     ),
+    Mutant(
+        "news of a death concern whoever is there when they come",
+        _IN + "state.py",
+        "        if message.incarnation < self.incarnations.get(client, 0):",
+        "        if False:",
+        ("unit/test_server_departures.py",),
+    ),
 ]

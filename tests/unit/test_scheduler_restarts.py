@@ -42,6 +42,17 @@ def test_a_restart_that_the_launcher_has_not_told_of_is_noticed():
     assert worker(1) in sent(out, m.Peers)
 
 
+def test_news_of_a_death_say_of_which_run():
+    """The next may have connected to a server before they come there."""
+    job = asynchronous_job(clients=2, workers=4)
+    told = [sent(job.state.restarting("client1", 0, "SIGKILL", 5.0), m.PeerGone)]
+    for rank in (2, 3):
+        job.says(worker(rank), again())
+    told.append(sent(job.says(worker(2), m.Leave()), m.PeerGone))
+    told.append(sent(job.state.lost(worker(3), "has died", 6.0), m.PeerGone))
+    assert [gone[server(0)].incarnation for gone in told] == [0, 1, 1]
+
+
 def test_a_run_that_is_over_cannot_join():
     """For example one that was silent for too long, wakes up, and tries."""
     job = asynchronous_job()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from msgspec.structs import replace
 from support.one_server import (
     GRADIENTS,
     SPEC,
@@ -49,6 +50,17 @@ def test_a_push_after_a_client_has_departed_fails_at_once(orderly, error):
     failure = failures(server.push(0, 1))[leader(0)]
     assert failure.error == error.__name__
     assert "'w'" in failure.text
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_news_of_a_run_whose_successor_has_come_is_old(returns):
+    """Two links carry them, of which either may be the slower one; that of this run is none."""
+    server = Server()
+    server.state.begins(leader(1), 2)
+    gone = m.PeerGone("worker1", "client1.0 has died", orderly=False, returns=returns, incarnation=1)
+    server.push(0, 1)
+    assert server.state.gone(gone, 0.0) == []
+    assert list(failures(server.state.gone(replace(gone, incarnation=2), 0.0))) == [leader(0)]
 
 
 def test_a_round_to_which_the_departed_client_has_pushed_is_completed():
