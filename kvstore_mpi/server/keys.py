@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SavedUnit(Protocol):
-    """What a snapshot has counted for a unit; see ``server_records.Unit``."""
+    """What a snapshot has counted for a unit; see ``records.Unit``."""
 
     @property
     def lo(self) -> int: ...  # noqa: D102

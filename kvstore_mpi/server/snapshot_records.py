@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 class ArrayRecord(msgspec.Struct, frozen=True):
-    """One array: which of the key's arrays (see ``store.Place``), its elements' type and number."""
+    """One array: which of the key's arrays (see ``shards.Place``), its elements' type and number."""
 
     index: int
     lo: int

@@ -1,6 +1,6 @@
 """What the state machines tell their shells to do.
 
-``handle(event) -> [instruction]``: the states decide, the shells in ``worker.py``, ``server.py`` and
+``handle(event) -> [instruction]``: the states decide, the shells in ``io_thread.py``, ``server.py`` and
 ``scheduler.py`` carry out. Payloads, buffers and callbacks pass through the states untouched.
 """
 

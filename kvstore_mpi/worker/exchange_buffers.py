@@ -67,14 +67,14 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
 
 
 def write(instruction: wi.Write) -> None:
-    """See ``records.Write``; fails if the two differ in size."""
+    """See ``instructions.Write``; fails if the two differ in size."""
     # The one copy of a value on its way back, unless it was received where it belongs.
     if instruction.payload.obj is not instruction.view.obj:
         instruction.view[:] = instruction.payload
 
 
 def refer(instruction: wi.Refer) -> None:
-    """See ``records.Refer``."""
+    """See ``instructions.Refer``."""
     base, lo, hi, payload, coding = instruction
     # Without a value that both sides know, what is pushed next goes whole: a difference to anything else
     # would be decoded to wrong parameters, and nobody would notice.
@@ -85,7 +85,7 @@ def refer(instruction: wi.Refer) -> None:
 
 
 def keep(instruction: wi.Keep) -> None:
-    """See ``records.Keep``."""
+    """See ``instructions.Keep``."""
     key = instruction.key
     # Made once and written again: this runs at the end of every operation, and must not allocate each time.
     if key.kept is None:

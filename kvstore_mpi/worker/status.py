@@ -226,8 +226,6 @@ def waits_of(
         limit: Seconds that an operation may take.
         now: The time.
     """
-    # Of a sum that is not announced the leader knows who has not come to it; a member knows of nobody, and
-    # may wait for any of them.
     waits: list[Wait] = []
     for key, operation in list(state.under_way.items()):
         # Of a sum that is not announced the leader knows who has not come to it; a member knows of nobody,

@@ -81,7 +81,7 @@ class Net:
 
     Attributes:
         graph: Who needs whose output.
-        parts: In the order of ``graph.segments``.
+        parts: In the order of the graph's segments.
     """
 
     def __init__(self, parts: Sequence[Part], num_ranks: int) -> None:
