@@ -76,9 +76,11 @@ class Membership:
     def release(self, store: int, key: Key) -> Instructions:
         """No worker uses a table any more: forget it, and have the servers do so."""
         known = self._state.keys.remove(store, key)
-        # One is enough: that all workers have left the table, rank 0 has seen for everybody.
+        # One is enough: that all workers have left the table, rank 0 has seen for everybody. To a server
+        # that is down there is no session, and who sends to it all the same fails.
         tells = self._rank == 0 and self._state.error is None
-        return [Send(server, m.Drop(known.key_id)) for server in sorted(known.servers) if tells]
+        drops = [Send(server, m.Drop(known.key_id)) for server in sorted(known.servers) if tells]
+        return [*self._state.servers.present(drops)]
 
     def step_norm(self, server: NodeId, message: m.StepNorm) -> Instructions:
         """A server has summed its part of a step."""

@@ -171,6 +171,14 @@ def test_a_push_of_gradients_does_not_wait_for_a_server_that_is_away():
     assert completed(worker.hears(server(1), m.Applied([(0, 4, 8, 2)]))) == ["push w"]
 
 
+def test_a_server_that_is_away_is_not_told_of_the_end_of_a_key():
+    """There is no session with it; with the others there is."""
+    worker = asynchronous()
+    worker.hears(SCHEDULER, GONE)
+    told = [(send.peer, send.message) for send in worker.membership.release(0, "w")]
+    assert told == [(server(1), m.Drop(0))]
+
+
 def test_a_value_of_a_server_that_is_away_is_pulled_when_it_is_back():
     """It is told first how far this client has counted, and its optimizer; the push is not repeated."""
     worker = asynchronous()
