@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,8 @@ def divide(local: Any, *, wanted: bool) -> None:
     own = share(in_order(has), local.Get_rank(), len(told))
     if own and told == [(has, True)] * len(told):
         for thread in Path("/proc/self/task").iterdir():  # those to come inherit it
-            os.sched_setaffinity(int(thread.name), own)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread.name), own)
 
 
 def share(processors: Sequence[int], place: int, ranks: int) -> Sequence[int]:

@@ -37,7 +37,7 @@ REASONS = {
     APART: (
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.planning.plan_picture"),
-        *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
+        "mpilaunch.rank.passed_over",
         "kvstore_mpi.adapters.mxnet.exchange.counts_before",
     ),
     FULL: (

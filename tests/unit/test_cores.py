@@ -67,3 +67,15 @@ def test_shares_are_taken_by_all_or_none(monkeypatch):
     cores.divide(Local(([0, 1, 2, 3], True)), wanted=True)
     assert [*taken.values()] == [[2, 3]] * len(taken)
     assert os.getpid() in taken
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told")
+def test_a_thread_that_ends_meanwhile_needs_no_share(monkeypatch):
+    """It was listed, and may be gone when it is its turn."""
+
+    def take(*_):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", take)
+    cores.divide(Local(([0, 1], True)), wanted=True)
