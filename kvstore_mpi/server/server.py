@@ -227,7 +227,7 @@ class Server(Observed):
             self._replies.drop(node)
         # All ranks', though one has connected: the others of the client have new ones as well.
         self._buffers.forget(members)
-        self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)])
+        self._do(news)
 
     # --- messages ---
 
@@ -364,7 +364,7 @@ class Server(Observed):
             case Send(peer, m.Applied(entries)):
                 self._replies.note_applied(peer, entries)
             case Send():
-                self._loop.send(*instruction)
+                self._loop.reply(instruction)
             case sr.Hold():
                 self._do(self._state.rounds.held.put(instruction.unit, *self._store.hold(instruction.unit)))
             case sr.Remember():

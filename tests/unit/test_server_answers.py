@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.records import Answer, Update
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
 
 SIZE = 4
 
@@ -57,3 +62,17 @@ def test_what_a_restarted_client_had_pushed_before_does_not_stand_for_what_it_pu
     push(server, 1, 1, b"b" * 16)
     (update,) = [each for each in push(server, 0, 1, b"c" * 16) if type(each) is Update]
     assert [contribution.payloads[0] for contribution in update.contributions] == [b"c" * 16, b"b" * 16]
+
+
+def test_who_is_gone_is_answered_nothing():
+    """Whatever it has asked for; the server goes on."""
+    with Cluster(MemoryNetwork().transport, servers=1) as cluster:
+        [server], answered = cluster.servers, Future()
+
+        def answer(_now):
+            server._do([Send(leader(7), m.Ok(1))])
+            answered.set_result(None)
+
+        server._loop.post(answer)
+        assert answered.result(20) is None
+    assert cluster.errors == {}

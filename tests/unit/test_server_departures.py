@@ -120,6 +120,12 @@ def test_async_rounds_need_nobody_else():
     assert len(summed(server.push(0, 1))) == 1
 
 
+def test_the_end_of_a_key_that_is_not_here_is_no_error():
+    """A server that was started again may not have it, and is told once more of one that it had dropped."""
+    keys = Server().state.keys
+    assert [keys.retire(key_id, 0.0) for key_id in (7, 0, 0)] == [[], [0], []]
+
+
 # --- time ---
 
 
