@@ -298,3 +298,18 @@ def test_room_is_made_for_errors_before_any():
     assert engine._make_room_for_errors.cache_info().currsize == 1
     assert engine.wait_until_idle(DEADLINE_S)
     mx.nd.waitall()
+
+
+def test_a_callback_that_hangs_is_not_waited_for_for_ever(monkeypatch):
+    """Its operation has ended, and the process is to end, too."""
+    monkeypatch.setattr(engine, "LEAVING_SECONDS", 0.05)
+    left = threading.Event()
+
+    def hang(complete):
+        complete()
+        assert left.wait(DEADLINE_S)
+
+    engine.push_async(hang, mutable=[mx.nd.zeros(2)], on_error=lambda _error: None)
+    assert not engine.wait_until_idle(DEADLINE_S)
+    left.set()
+    assert engine.wait_until_idle()

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import math
 import os
 import threading
 import time
@@ -35,6 +36,11 @@ _PRIORITIZED = ctypes.byref(ctypes.c_int(3))
 It has to wait for the interpreter's lock there. On the normal queue it would do that on the one thread
 that computes, and delay the model.
 """
+
+LEAVING_SECONDS = 60.0
+"""For a callback that has completed its operation to leave Python; it takes microseconds."""
+
+_GLANCE_SECONDS = 1e-4
 
 Start = Callable[[Done], None]
 
@@ -224,7 +230,8 @@ def wait_until_idle(timeout: float | None = None) -> bool:
     """Wait until no operation is under way and no engine thread is in Python.
 
     Args:
-        timeout: Seconds; ``None`` waits for ever.
+        timeout: Seconds for operations, after which threads have ``LEAVING_SECONDS``; ``None`` waits for
+            ever.
 
     Returns:
         False when time ran out first.
@@ -232,8 +239,11 @@ def wait_until_idle(timeout: float | None = None) -> bool:
     with _idle:
         if not _idle.wait_for(lambda: not _pending, timeout):
             return False
+    until = math.inf if timeout is None else time.monotonic() + LEAVING_SECONDS
     while _running:
-        time.sleep(0)  # lets the callback have the interpreter's lock for the microseconds that it needs
+        if time.monotonic() > until:
+            return False
+        time.sleep(_GLANCE_SECONDS)  # lets the callback have the interpreter's lock
     return True
 
 
