@@ -98,7 +98,8 @@ class Links:
         self.size: int = comm.Get_size()
         self.taken = False
         self._comm = comm
-        self._max_tag = int(comm.Get_attr(mpi.TAG_UB))
+        # Open MPI knows it of that communicator alone, as the standard says; MPICH of any.
+        self._max_tag = int(mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self._timeout, self._warn_after = timeout, warn_after
         self._called: dict[UnderWay, _Called] = {}
         self._sent = _Waiting("kvstore-sent", lambda request, _: request.Wait())
