@@ -19,7 +19,7 @@ from mpilaunch.hosts.allocation import SSH
 from mpilaunch.hosts.cluster import address_towards, connect, facts_here, is_here, make_reach, write_script
 from mpilaunch.hosts.judgement import Facts, Finding, Reached, judge_mpi
 from mpilaunch.hosts.local import LocalHost
-from mpilaunch.hosts.networks import choose
+from mpilaunch.hosts.networks import choose, told_to_mpi
 from mpilaunch.hosts.ssh import SshReach
 from mpilaunch.mpi import PYTHON, find_mpi
 from mpilaunch.plan import RECORDS, inherited
@@ -42,9 +42,9 @@ READ_BYTES = 64 * 1024
 _RANK = """
 import json, os, sys
 from mpilaunch.hosts.networks import networks_here
-devices = json.loads(sys.argv[1])
-own = [devices[each.address] for each in networks_here() if each.address in devices]
-os.environ.update({"UCX_NET_DEVICES": own[0]} if own else {})
+told = json.loads(sys.argv[1])
+for each in networks_here():
+    os.environ.update(told.get(each.address, {}))
 from mpi4py import MPI
 from mpilaunch.rank.reporter import Reporter
 world = MPI.COMM_WORLD
@@ -206,8 +206,8 @@ def _start_mpi(ways: Mapping[str, Attached], reach: Reach, script: str, wanted: 
         return Finding("no MPI on this host that works", str(error))
     here = address_towards(next(iter(ways.values())).address)
     start = reach.ranks(mpi, list(ways), script, here)
-    devices = msgspec.json.encode({way.address: way.device for way in ways.values()} if wanted else {})
-    rank = (*PYTHON, "-c", _RANK, devices.decode())
+    told = {way.address: told_to_mpi(way, os.environ, chosen=bool(wanted)) for way in ways.values()}
+    rank = (*PYTHON, "-c", _RANK, msgspec.json.encode(told).decode())
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
             [*start, *rank],

@@ -17,7 +17,7 @@ from mpilaunch.cores import cores_here
 from mpilaunch.hosts.allocation import LSF, SLURM
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.hosts.lsf import LsfReach
-from mpilaunch.hosts.networks import choose, knock, networks_here, told_unreached
+from mpilaunch.hosts.networks import choose, knock, networks_here, told_to_mpi, told_unreached
 from mpilaunch.hosts.reach import AGENT
 from mpilaunch.hosts.remote import Facts, RemoteHost
 from mpilaunch.hosts.slurm import SlurmReach
@@ -111,12 +111,14 @@ class ClusterHosts:
         """
         attached = choose({name: facts.networks for name, facts in self._facts.items()}, wanted)
         self._try(attached)
+        given = {*os.environ, *env}
         for names in self._same():
             way = attached[names[0]]
-            threads = self._reach.threads(self._facts[names[0]].cores, sum(map(self._ranks_on, names)))
-            own = {"OMP_NUM_THREADS": str(threads), **({"UCX_NET_DEVICES": way.device} if wanted else {})}
-            told = {key: value for key, value in own.items() if key not in {*os.environ, *env}}
-            content = json.dumps({"KVMPI_INTERFACE": way.address, **told})
+            told = {"KVMPI_INTERFACE": way.address, **told_to_mpi(way, given, chosen=bool(wanted))}
+            if "OMP_NUM_THREADS" not in given:
+                ranks = sum(map(self._ranks_on, names))
+                told["OMP_NUM_THREADS"] = str(self._reach.threads(self._facts[names[0]].cores, ranks))
+            content = json.dumps(told)
             self.hosts[names[0]].put(f"{RECORDS}/{VARIABLES}", content.encode())
         addresses = {name: way.address for name, way in attached.items()}
         here = next((address for name, address in addresses.items() if self.hosts[name] is self.local), "")

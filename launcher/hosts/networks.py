@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _GET_ADDRESS, _GET_MASK, _GET_FLAGS = 0x8915, 0x891B, 0x8913
 _UP, _LOOPBACK = 0x1, 0x8
@@ -107,6 +107,27 @@ def _common(networks: Mapping[str, Sequence[Attached]]) -> list[dict[str, Attach
         if len(known) == len(on_it) == len({each.address for each in known.values()}):
             found.append(known)
     return found
+
+
+def told_to_mpi(way: Attached, given: Collection[str], *, chosen: bool) -> dict[str, str]:
+    """Return the variables by which the MPI of a host's ranks keeps to a network.
+
+    Open MPI would take any address of another host for a way there, even that of a container's bridge. UCX
+    is told of a network that the user has chosen only: by itself it finds a faster one.
+
+    Args:
+        way: The host's address on the network.
+        given: Names of variables that the user has set, which stay as they are.
+        chosen: The user has chosen the network.
+    """
+    told = {_UCX: way.device} if chosen else {}
+    if _OPEN_MPI_EXCLUDES not in given:  # it refuses both at once
+        told[_OPEN_MPI] = way.device
+    return {name: value for name, value in told.items() if name not in given}
+
+
+_UCX = "UCX_NET_DEVICES"
+_OPEN_MPI, _OPEN_MPI_EXCLUDES = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude"
 
 
 def told_unreached(attached: Mapping[str, Attached], problems: Mapping[str, Mapping[str, str]]) -> str:

@@ -62,6 +62,13 @@ MUTANTS = [
         _REACH,
     ),
     Mutant(
+        "Open MPI is told of networks to take beside those that the user leaves out",
+        "launcher/hosts/networks.py",
+        "    if _OPEN_MPI_EXCLUDES not in given:",
+        "    if _OPEN_MPI not in given:",
+        ("unit/test_launcher_networks.py",),
+    ),
+    Mutant(
         "segments of jobs that run are removed",
         "launcher/hosts/reaper.py",
         "left = [path for path in left if",

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch.hosts.networks import Attached, choose, knock, networks_here, told_unreached
+from mpilaunch.hosts.networks import Attached, choose, knock, networks_here, told_to_mpi, told_unreached
 
 
 def on(*networks):
@@ -87,3 +87,13 @@ def test_who_knocks_is_told_what_cannot_be_reached():
     assert said.startswith("host a does not reach host b at 255.255.255.255 by eth0: ")
     assert "--interface" in said
     assert told_unreached(ways, {"a": {}, "b": {}}) == ""
+
+
+def test_what_mpi_is_told_of_the_network():
+    """Open MPI always, UCX where the user has chosen; and nothing that the user has said already."""
+    (way,) = on("eth0 10.0.0.1/24")
+    ours, ucx = {"OMPI_MCA_btl_tcp_if_include": "eth0"}, {"UCX_NET_DEVICES": "eth0"}
+    assert told_to_mpi(way, (), chosen=False) == ours
+    assert told_to_mpi(way, (), chosen=True) == {**ucx, **ours}
+    assert told_to_mpi(way, (*ours, *ucx), chosen=True) == {}
+    assert told_to_mpi(way, ["OMPI_MCA_btl_tcp_if_exclude"], chosen=True) == ucx
