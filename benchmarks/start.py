@@ -9,6 +9,7 @@ of the job. Needs root and openssh-server. See README.md beside this file.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,7 @@ def command(variant: str, hosts: VirtualHosts, arguments: argparse.Namespace, fo
     script.write_bytes(reach.script.encode())
     script.chmod(0o700)
     placed = [name for name in hosts.names for _ in range(arguments.per_host)]
-    start = reach.ranks(find_mpi(), placed, str(script), hosts.network.hub_address)
+    start = reach.ranks(find_mpi(), placed, str(script), hosts.network.hub_address, os.environ)
     return [*start, sys.executable, *worker]
 
 

@@ -274,7 +274,8 @@ def dry_run(spec: JobSpec) -> int:
             host: f"(address of {'this host' if tells and is_here(host) else host})"
             for host in placement.hosts
         }
-        sites = Sites(placement, addresses, "(own address)", reach, f"{PRIVATE}/{SCRIPT}", cores={})
+        where = (placement, addresses, "(own address)", reach, f"{PRIVATE}/{SCRIPT}")
+        sites = Sites(*where, cores={}, inherited=frozenset(inherited(os.environ)))
         told = [*filter(None, (choice.told, str(placement))), *told]
     sys.stdout.write(render(make_plan(spec, mpi, paths, sites=sites), told))
     return 0

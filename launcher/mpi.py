@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Flavour(NamedTuple):
@@ -37,6 +37,7 @@ class Flavour(NamedTuple):
         defaults: What is added to the ranks' where the user has not set it.
         folder_variables: Where it makes its temporary files, which it leaves behind if it is killed.
         across_options: What it is given instead of ``options`` where ranks are on several hosts.
+        takes_along: What names a variable that they are to have there; nothing where they have all.
         pmi: By which its ranks meet where Slurm starts them, as ``srun --mpi`` calls it.
     """
 
@@ -49,9 +50,12 @@ class Flavour(NamedTuple):
     defaults: tuple[tuple[str, str], ...]
     folder_variables: tuple[str, ...]
     across_options: tuple[str, ...]
+    takes_along: str
     pmi: str
 
-    def across(self, launcher: str, ssh: str, here: str, hosts: Sequence[str]) -> tuple[str, ...]:
+    def across(
+        self, launcher: str, ssh: str, here: str, hosts: Sequence[str], variables: Iterable[str]
+    ) -> tuple[str, ...]:
         """Return its options for ranks on several hosts.
 
         Args:
@@ -59,11 +63,16 @@ class Flavour(NamedTuple):
             ssh: The program that reaches them.
             here: Our own address, at which they reach us.
             hosts: The host of each rank. A host may come again after others: ranks keep their order.
+            variables: Names of those that the ranks are to have.
         """
+        named = sorted(variables) if self.takes_along else ()
         listed = ",".join(f"{name}:{len(list(ranks))}" for name, ranks in itertools.groupby(hosts))
-        return tuple(
-            option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed)
-            for option in self.across_options
+        return (
+            *(
+                option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed)
+                for option in self.across_options
+            ),
+            *(word for name in named for word in (self.takes_along, name)),
         )
 
 
@@ -84,6 +93,7 @@ FLAVOURS = (
             *("-launcher", "{launcher}", "-launcher-exec", "{ssh}", "-localhost", "{here}"),
             *("-hosts", "{hosts}", "-print-all-exitcodes"),
         ),
+        takes_along="",
         pmi="pmi2",
     ),
     Flavour(
@@ -102,13 +112,14 @@ FLAVOURS = (
         defaults=(("OMPI_MCA_btl", "^tcp"),),  # likewise: its ranks then listen nowhere
         folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
         # Its daemons start no others: only this host has the script that reaches them, and perhaps the
-        # keys. A manager's own way of starting them is left out (version 5 calls ssh's ssh, version 4 rsh).
-        # With -x it takes the whole environment along, as Hydra does.
+        # keys. Those of version 4 end if they do not find the program all the same: that is sh. A manager's
+        # own way of starting them is left out (version 5 calls ssh's ssh, version 4 rsh).
         across_options=(
-            *("--mca", "plm_rsh_agent", "{ssh}", "--mca", "plm_rsh_no_tree_spawn", "1"),
-            *("--mca", "plm", "^slurm,lsf,tm", "--host", "{hosts}", "-x", "*"),
+            *("--mca", "plm_rsh_agent", "sh {ssh}", "--mca", "plm_rsh_no_tree_spawn", "1"),
+            *("--mca", "plm", "^slurm,lsf,tm", "--host", "{hosts}"),
             *("--oversubscribe", "--bind-to", "none"),
         ),
+        takes_along="-x",  # for all at once version 5 alone has a word
         pmi="pmix",
     ),
 )

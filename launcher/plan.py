@@ -91,6 +91,7 @@ class Sites(NamedTuple):
         script: The program that mpiexec reaches hosts by, if it does.
         cores: Of each host, where that is known.
         own: Names of the launcher's host, which MPI may not know it by.
+        inherited: Names of the variables that all processes inherit.
     """
 
     placement: Placement
@@ -100,6 +101,7 @@ class Sites(NamedTuple):
     script: str
     cores: Mapping[str, int]
     own: frozenset[str] = frozenset()
+    inherited: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -234,21 +236,25 @@ def relaunched(process: Process, incarnation: int) -> Process:
 def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, *, sites: Sites | None) -> Process:
     index = shared.client
     node = replace(shared, role=Role.WORKER, record_dir=paths.record_dir)
+    env = (
+        *node.to_mapping().items(),
+        *mpi.flavour.env,
+        *((name, paths.record_dir) for name in mpi.flavour.folder_variables),
+        *spec.env,
+    )
     if sites is None:
         starter: tuple[str, ...] = (mpi.mpiexec, *mpi.flavour.options, "-n", str(spec.client_ranks))
     else:
         hosts = ["localhost" if name in sites.own else name for name in sites.placement.ranks[index]]
-        starter = sites.reach.ranks(mpi, hosts, sites.script, sites.here)
-    return Process(
-        f"client{index}",
-        (*starter, *_rank_command(spec)),
-        (
-            *node.to_mapping().items(),
-            *mpi.flavour.env,
-            *((name, paths.record_dir) for name in mpi.flavour.folder_variables),
-            *spec.env,
-        ),
-    )
+        variables = {*sites.inherited, *dict(env), *_told_at_start(spec)}
+        starter = sites.reach.ranks(mpi, hosts, sites.script, sites.here, variables)
+    return Process(f"client{index}", (*starter, *_rank_command(spec)), env)
+
+
+def _told_at_start(spec: JobSpec) -> list[str]:
+    """Return the names of the variables that ranks are given beyond the plan's."""
+    scheduler = ["scheduler"] if spec.node.num_servers else []
+    return [variable_of(name) for name in (*scheduler, *(["incarnation"] if spec.max_restarts else []))]
 
 
 def _rank_command(spec: JobSpec) -> tuple[str, ...]:

@@ -205,17 +205,18 @@ def _start_mpi(ways: Mapping[str, Attached], reach: Reach, script: str, wanted: 
     except ConfigurationError as error:
         return Finding("no MPI on this host that works", str(error))
     here = address_towards(next(iter(ways.values())).address)
-    start = reach.ranks(mpi, list(ways), script, here)
+    environment = {
+        **inherited(os.environ),
+        **dict(mpi.flavour.env),
+        variable_of("record_dir"): f"{Path(script).parent}/{RECORDS}",
+    }
+    start = reach.ranks(mpi, list(ways), script, here, environment)
     told = {way.address: told_to_mpi(way, os.environ, chosen=bool(wanted)) for way in ways.values()}
     rank = (*PYTHON, "-c", _RANK, msgspec.json.encode(told).decode())
     try:
         done = subprocess.run(  # noqa: S603  the same argv that a job would start
             [*start, *rank],
-            env={
-                **inherited(os.environ),
-                **dict(mpi.flavour.env),
-                variable_of("record_dir"): f"{Path(script).parent}/{RECORDS}",
-            },
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -23,7 +23,7 @@ from mpilaunch.hosts.remote import Facts, RemoteHost
 from mpilaunch.hosts.slurm import SlurmReach
 from mpilaunch.hosts.ssh import SshReach
 from mpilaunch.mpi import PYTHON
-from mpilaunch.plan import RECORDS, Sites
+from mpilaunch.plan import RECORDS, Sites, inherited
 from mpilaunch.rank.reporter import VARIABLES
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class ClusterHosts:
         mine = here or address_towards(first)
         # A workload manager knows a host by one name; by ssh this one may be called what /etc/hosts says.
         called = frozenset(name for name, host in self.hosts.items() if host is self.local and script)
-        return Sites(self._placement, addresses, mine, self._reach, script, cores, called)
+        variables = frozenset(inherited(os.environ))
+        return Sites(self._placement, addresses, mine, self._reach, script, cores, called, variables)
 
     def _same(self) -> list[list[str]]:
         """Return the names of each host: this one may have several."""

@@ -12,7 +12,7 @@ from mpilaunch.hosts.judgement import step_remedy
 from mpilaunch.hosts.reach import share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpilaunch.mpi import Mpi
 
@@ -38,9 +38,11 @@ class LsfReach:
         """See ``reach.Reach``."""
         return step_remedy(host, ["blaunch", host], said)
 
-    def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
+    def ranks(
+        self, mpi: Mpi, hosts: Sequence[str], script: str, here: str, variables: Iterable[str]
+    ) -> tuple[str, ...]:
         """See ``reach.Reach``."""
-        options = mpi.flavour.across(self.name, script, here, hosts)
+        options = mpi.flavour.across(self.name, script, here, hosts, variables)
         return (mpi.mpiexec, *options, "-n", str(len(hosts)))
 
     def threads(self, cores: int, ranks: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpilaunch.mpi import Mpi
 
@@ -41,7 +41,9 @@ class Reach(Protocol):
         """Return what to do about a host on which no agent has started, from what that command has said."""
         ...
 
-    def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
+    def ranks(
+        self, mpi: Mpi, hosts: Sequence[str], script: str, here: str, variables: Iterable[str]
+    ) -> tuple[str, ...]:
         """Return the command that starts the ranks of a client, up to theirs.
 
         Args:
@@ -49,6 +51,7 @@ class Reach(Protocol):
             hosts: Of each rank; those of one host stand together.
             script: Where ``script`` lies.
             here: Our own address, at which hosts reach us.
+            variables: Names of those that the ranks are to have, all of which mpiexec will have.
         """
         ...
 

@@ -12,7 +12,7 @@ from mpilaunch.hosts.allocation import SLURM
 from mpilaunch.hosts.judgement import step_remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mpilaunch.mpi import Mpi
 
@@ -50,9 +50,11 @@ class SlurmReach:
         """See ``reach.Reach``."""
         return step_remedy(host, _step_on(host), said)
 
-    def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
+    def ranks(
+        self, mpi: Mpi, hosts: Sequence[str], script: str, here: str, variables: Iterable[str]
+    ) -> tuple[str, ...]:
         """See ``reach.Reach``; that a host stands in the list for each of its ranks makes them go there."""
-        del script, here
+        del script, here, variables  # all go along
         return (
             *("srun", "--exact", "--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
             *(() if self._is_told_mpi else (f"--mpi={mpi.flavour.pmi}",)),

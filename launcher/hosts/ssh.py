@@ -16,7 +16,7 @@ from mpilaunch.hosts.judgement import ssh_remedy
 from mpilaunch.hosts.reach import share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpilaunch.mpi import Mpi
 
@@ -61,9 +61,11 @@ class SshReach:
         """See ``reach.Reach``."""
         return ssh_remedy(host, said)
 
-    def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
+    def ranks(
+        self, mpi: Mpi, hosts: Sequence[str], script: str, here: str, variables: Iterable[str]
+    ) -> tuple[str, ...]:
         """See ``reach.Reach``."""
-        options = mpi.flavour.across(self.name, script, here, hosts)
+        options = mpi.flavour.across(self.name, script, here, hosts, variables)
         return (mpi.mpiexec, *options, "-n", str(len(hosts)))
 
     def threads(self, cores: int, ranks: int) -> int:

@@ -69,6 +69,20 @@ MUTANTS = [
         ("unit/test_launcher_networks.py",),
     ),
     Mutant(
+        "ranks of Open MPI elsewhere are not told where the scheduler is",
+        "launcher/plan.py",
+        '    scheduler = ["scheduler"] if spec.node.num_servers else []',
+        "    scheduler: list[str] = []",
+        _REACH,
+    ),
+    Mutant(
+        "Open MPI 4 looks for the launcher's script on each host",
+        "launcher/mpi.py",
+        '"sh {ssh}"',
+        '"{ssh}"',
+        _REACH,
+    ),
+    Mutant(
         "segments of jobs that run are removed",
         "launcher/hosts/reaper.py",
         "left = [path for path in left if",

@@ -15,6 +15,7 @@ import pytest
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, UsageError
+from mpilaunch import cli
 from mpilaunch.hosts import survey
 from mpilaunch.hosts.cluster import ClusterHosts, is_here, make_reach
 from mpilaunch.hosts.hostlist import Placement
@@ -35,13 +36,13 @@ HYDRA, OPEN_MPI = (Mpi(flavour, "5", "/lib/libmpi.so", "/bin/mpiexec") for flavo
 def test_srun_is_told_the_pmi_and_where_each_rank_goes():
     """A host stands in the list for each of its ranks; who has set Slurm's variable is left alone."""
     reach = SlurmReach({"SLURM_CPUS_PER_TASK": "3"}, ["agent"])
-    words = reach.ranks(HYDRA, ["b", "b", "a"], "", "")
+    words = reach.ranks(HYDRA, ["b", "b", "a"], "", "", ["A"])
     assert words[:2] == ("srun", "--exact")
     assert {"--mpi=pmi2", "--nodes=2", "--ntasks=3", "--cpus-per-task=3"} <= set(words)
     assert words[-2:] == ("--distribution=arbitrary", "--nodelist=b,b,a")
-    assert "--mpi=pmix" in reach.ranks(OPEN_MPI, ["a"], "", "")
+    assert "--mpi=pmix" in reach.ranks(OPEN_MPI, ["a"], "", "", ["A"])
     told = SlurmReach({"SLURM_MPI_TYPE": "cray_shasta"}, ["agent"])
-    assert not [word for word in told.ranks(HYDRA, ["a"], "", "") if word.startswith("--mpi")]
+    assert not [word for word in told.ranks(HYDRA, ["a"], "", "", []) if word.startswith("--mpi")]
     assert (reach.threads(64, 2), told.threads(64, 2)) == (3, 1)
     assert {"--overlap", "--nodelist=a", "--unbuffered"} <= set(reach.agent("a"))
     assert reach.agent("a")[-1] == "agent"
@@ -55,11 +56,11 @@ def test_ssh_and_blaunch():
     assert "-F 'my file'" in ssh.script
     assert lsf.agent("h") == ["blaunch", "h", "env", "python"]
     for reach, launcher in ((ssh, "ssh"), (lsf, "lsf")):
-        words = reach.ranks(HYDRA, ["a", "a", "b"], "/private/ssh", "10.0.0.1")
+        words = reach.ranks(HYDRA, ["a", "a", "b"], "/private/ssh", "10.0.0.1", ["A"])
         assert words[:5] == ("/bin/mpiexec", "-launcher", launcher, "-launcher-exec", "/private/ssh")
         assert words[-2:] == ("-n", "3")
         assert "a:2,b:1" in words
-        assert "a:1,b:2,a:1" in reach.ranks(HYDRA, ["a", "b", "b", "a"], "/private/ssh", "10.0.0.1")
+        assert "a:1,b:2,a:1" in reach.ranks(HYDRA, ["a", "b", "b", "a"], "/private/ssh", "10.0.0.1", [])
         assert reach.threads(5, 2) == 2
 
 
@@ -77,14 +78,41 @@ def test_what_to_try_by_hand_is_what_was_tried():
 
 def test_open_mpi_takes_along_what_hydra_does():
     """The ranks' settings; and its daemons, which have no script that reaches hosts, start no others."""
-    words = SshReach("ssh", []).ranks(OPEN_MPI, ["a", "b"], "/private/ssh", "10.0.0.1")
-    assert words[:4] == ("/bin/mpiexec", "--mca", "plm_rsh_agent", "/private/ssh")
+    words = SshReach("ssh", []).ranks(OPEN_MPI, ["a", "b"], "/private/ssh", "10.0.0.1", {"B", "A"})
+    assert words[:4] == ("/bin/mpiexec", "--mca", "plm_rsh_agent", "sh /private/ssh")
+    assert words[-6:-2] == ("-x", "A", "-x", "B")
     after = {option: words[place + 1] for place, option in enumerate(words[:-1])}
-    assert after["-x"] == "*"
     assert after["plm_rsh_no_tree_spawn"] == "1"
     assert after["plm"].startswith("^")
     assert after["--host"] == "a:1,b:1"
     assert words[-2:] == ("-n", "2")
+
+
+def test_ranks_of_open_mpi_are_given_all_that_a_job_says():
+    """What is inherited, what the plan says, and what is known only once the job runs."""
+    node = NodeConfig(num_workers=1, num_servers=1)
+    spec = JobSpec(Target.SCRIPT, ("train.py",), node=node, env=(("OWN", "1"),), max_restarts=1)
+    where = Placement(("a",), (("a",),), ("a",))
+    sites = Sites(
+        *(where, {"a": "10.0.0.1"}, "10.0.0.1", SshReach("ssh", []), "/private/ssh"),
+        cores={"a": 2},
+        inherited=frozenset({"PATH"}),
+    )
+    named = set(make_plan(spec, OPEN_MPI, Paths("/private"), sites=sites).clients[0].argv)
+    assert named >= {"PATH", "OWN", "KVMPI_RECORD_DIR", "KVMPI_SCHEDULER", "KVMPI_INCARNATION"}
+    alone = replace(spec, node=replace(node, num_servers=0), max_restarts=0)
+    named = set(make_plan(alone, OPEN_MPI, Paths("/private"), sites=sites).clients[0].argv)
+    assert not named & {"KVMPI_SCHEDULER", "KVMPI_INCARNATION"}
+
+
+def test_a_dry_run_shows_what_ranks_of_open_mpi_inherit(monkeypatch, capsys, tmp_path):
+    """Its command, pasted into a shell, takes along what the job's would."""
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr(cli, "find_mpi", lambda: OPEN_MPI)
+    hosts = ("--ssh", "true", "--hosts", "a,b", "--workers", "2")
+    assert cli.main(["--dry-run", "--backend", "ssh", *hosts, str(script)]) == 0
+    assert " -x PATH " in capsys.readouterr().out
 
 
 def test_services_are_shielded_from_slurm():
