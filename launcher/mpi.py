@@ -69,7 +69,7 @@ class Flavour(NamedTuple):
         listed = ",".join(f"{name}:{len(list(ranks))}" for name, ranks in itertools.groupby(hosts))
         return (
             *(
-                option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed)
+                option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed, each=",".join(hosts))
                 for option in self.across_options
             ),
             *(word for name in named for word in (self.takes_along, name)),
@@ -113,10 +113,11 @@ FLAVOURS = (
         folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
         # Its daemons start no others: only this host has the script that reaches them, and perhaps the
         # keys. Those of version 4 end if they do not find the program all the same: that is sh. A manager's
-        # own way of starting them is left out (version 5 calls ssh's ssh, version 4 rsh).
+        # own way of starting them is left out (version 5 calls ssh's ssh, version 4 rsh). By seq ranks have
+        # their places in the list: otherwise a host that comes again would get all its ranks together.
         across_options=(
             *("--mca", "plm_rsh_agent", "sh {ssh}", "--mca", "plm_rsh_no_tree_spawn", "1"),
-            *("--mca", "plm", "^slurm,lsf,tm", "--host", "{hosts}"),
+            *("--mca", "plm", "^slurm,lsf,tm", "--host", "{each}", "--map-by", "seq"),
             *("--oversubscribe", "--bind-to", "none"),
         ),
         takes_along="-x",  # for all at once version 5 alone has a word

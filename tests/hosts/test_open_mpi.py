@@ -111,16 +111,19 @@ def test_a_launcher_that_is_killed(cluster, begin):
 
 
 def test_the_launcher_on_a_host_of_the_job(cluster):
-    """Whose names are those of Debian's installer."""
+    """Whose names are those of Debian's installer. It comes again by another one, and ranks keep order."""
     own = "sed 's/^.* node0$/127.0.1.1 node0/' /etc/hosts >/tmp/own; mount --bind /tmp/own /etc/hosts"
     assert cluster.run("node0", ["sh", "-c", own]).returncode == 0
     told = [f"{name}={value}" for name, value in VARIABLES.items()]
-    job = ("--hosts", "node0:1,node1:1", "--workers", "2", str(ROOT / "tests/launcher/scripts/joins.py"))
+    script = str(ROOT / "tests/launcher/scripts/joins.py")
+    where = ("--hosts", "node0:1,node1:1,localhost:1", "--interface", "eth0")
+    job = (*where, "--workers", "3", script)
     log = ("--log-dir", str(cluster.folder / "logs"))
     done = cluster.run("node0", ["env", *told, MPILAUNCH, "--ssh", cluster.ssh, *log, *job], timeout=120)
     cluster.run("node0", ["umount", "/etc/hosts"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("joined as") == 2
+    assert done.stdout.count("joined as") == 3
+    assert "localhost: client0 rank 2" in done.stderr
     cluster.check_nothing_left()
 
 

@@ -55,6 +55,13 @@ MUTANTS = [
         _REACH,
     ),
     Mutant(
+        "a host that comes again has the ranks of Open MPI together",
+        "launcher/mpi.py",
+        '"--map-by", "seq"',
+        '"--map-by", "slot"',
+        _REACH,
+    ),
+    Mutant(
         "the daemons of Open MPI start others, for which they have no script",
         "launcher/mpi.py",
         '"plm_rsh_no_tree_spawn", "1"',

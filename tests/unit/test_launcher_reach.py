@@ -78,14 +78,15 @@ def test_what_to_try_by_hand_is_what_was_tried():
 
 def test_open_mpi_takes_along_what_hydra_does():
     """The ranks' settings; and its daemons, which have no script that reaches hosts, start no others."""
-    words = SshReach("ssh", []).ranks(OPEN_MPI, ["a", "b"], "/private/ssh", "10.0.0.1", {"B", "A"})
+    hosts = ["a", "b", "b", "a"]
+    words = SshReach("ssh", []).ranks(OPEN_MPI, hosts, "/private/ssh", "10.0.0.1", {"B", "A"})
     assert words[:4] == ("/bin/mpiexec", "--mca", "plm_rsh_agent", "sh /private/ssh")
     assert words[-6:-2] == ("-x", "A", "-x", "B")
     after = {option: words[place + 1] for place, option in enumerate(words[:-1])}
     assert after["plm_rsh_no_tree_spawn"] == "1"
     assert after["plm"].startswith("^")
-    assert after["--host"] == "a:1,b:1"
-    assert words[-2:] == ("-n", "2")
+    assert (after["--host"], after["--map-by"]) == ("a,b,b,a", "seq")
+    assert words[-2:] == ("-n", "4")
 
 
 def test_ranks_of_open_mpi_are_given_all_that_a_job_says():
