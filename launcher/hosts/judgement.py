@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,11 @@ CLOCKS_S = 1.0
 _STICKY, _OTHERS_WRITE = 0o1000, 0o022
 
 _HYDRAS_ADVICE = ("This typically refers to a problem", "Please see the FAQ page")
+_OPEN_MPIS_FRAME = re.compile(r"^-{40,}\s*$", re.MULTILINE)
+_OPEN_MPIS_COUNT = " sent help message help-"
+"""It says a help message once, in a frame, and later how many other processes would have said it."""
+
+_NOT_THERE = ("No such file", "not found", "cannot open shared object", "Permission denied")
 
 
 class Finding(NamedTuple):
@@ -245,14 +251,23 @@ def judge_mpi(num_hosts: int, code: int | None, said: str) -> Finding:
         return Finding(f"{num_hosts} ranks on {num_hosts} hosts see each other and sum")
     if "size 1 " in said:
         return Finding("every rank is 0 of 1", "mpiexec belongs to another MPI; put the right one on PATH")
-    how = "did not end in time" if code is None else f"exit code {code}"
-    return Finding(
-        f"{how}: {last_line(said)}",
-        "choose a network with --interface, or open all ports between the hosts",
-    )
+    how, last = "did not end in time" if code is None else f"exit code {code}", last_line(said)
+    remedy = "choose a network with --interface, or open all ports between the hosts"
+    if any(word in last for word in _NOT_THERE):
+        remedy = "install the same MPI, with its helpers, at the same path on all hosts"
+    return Finding(f"{how}: {last}", remedy)
 
 
 def last_line(said: str) -> str:
-    """Return the last line that a command has said, but for what Hydra says after each failure."""
-    lines = [line for line in said.strip().splitlines() if not line.startswith(_HYDRAS_ADVICE)]
-    return lines[-1] if lines else "no output"
+    """Return the last line that a command has said, but for what MPI says of each failure.
+
+    Where Open MPI has said nothing but help messages it is how the first of them begins.
+    """
+    parts = _OPEN_MPIS_FRAME.split(said)
+    lines = [line for line in "".join(parts[::2]).splitlines() if line.strip() and not _is_advice(line)]
+    helpful = [" ".join(message.strip().partition("\n\n")[0].split()) for message in parts[1::2]]
+    return [*helpful[:1], *lines][-1] if helpful or lines else "no output"
+
+
+def _is_advice(line: str) -> bool:
+    return line.startswith(_HYDRAS_ADVICE) or _OPEN_MPIS_COUNT in line

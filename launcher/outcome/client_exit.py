@@ -38,12 +38,12 @@ _END_WELL = (
     "leaves the job, and the others of its client save"
 )
 _LOOK_AFTER_MPIEXEC = (
-    "mpiexec, or a process of its own such as hydra_pmi_proxy, was killed or has failed; its last lines "
-    "may say why. If it was killed, memory may have run out (dmesg tells): use fewer workers per host"
+    "mpiexec, or a process of its own such as hydra_pmi_proxy or prted, was killed or has failed; its last "
+    "lines may say why. If it was killed, memory may have run out (dmesg tells): use fewer workers per host"
 )
 _LOOK_AT_HOSTS = (
-    "is the same MPI at the same path on {hosts}, with its helpers such as hydra_pmi_proxy? The last lines "
-    "may say why; mpilaunch doctor --hosts starts two ranks"
+    "is the same MPI at the same path on {hosts}, with its helpers such as hydra_pmi_proxy or prted? The "
+    "last lines may say why; mpilaunch doctor --hosts starts two ranks"
 )
 _NO_MPI = "it has not come out of MPI_Init: MPI could not start"
 _LOOK_AT_MPI = (

@@ -128,10 +128,17 @@ def test_the_launcher_on_a_host_of_the_job(cluster):
 
 
 def test_doctor(cluster):
-    """It says which MPI it has tried."""
+    """It says which MPI it has tried, and which of its programs a host lacks."""
     told = [f"{name}={value}" for name, value in VARIABLES.items()]
     doctor = ["env", *told, MPILAUNCH, "doctor", "--hosts", "node0,node1", "--ssh", cluster.ssh]
     done = cluster.run(LOGIN, doctor, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "MPI Open MPI " in done.stdout
     assert "ok   MPI: 2 ranks on 2 hosts see each other and sum" in done.stdout
+    beside = LIBRARY.parents[1] / "bin/prted"
+    daemon = beside if beside.exists() else Path("/usr/bin/orted")
+    hidden = f"touch /tmp/none; mount --bind /tmp/none {daemon}"
+    assert cluster.run("node1", ["sh", "-c", hidden]).returncode == 0
+    done = cluster.run(LOGIN, doctor, timeout=120)
+    cluster.run("node1", ["umount", str(daemon)])
+    assert f"{daemon}: Permission denied\n     -> install the same MPI, with its helpers" in done.stdout

@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "the last words are Hydra's advice",
         "launcher/hosts/judgement.py",
-        " if not line.startswith(_HYDRAS_ADVICE)]",
-        "]",
+        "return line.startswith(_HYDRAS_ADVICE) or",
+        "return",
         ("unit/test_launcher_judgement.py", "unit/test_launcher_doctor.py"),
     ),
     Mutant(

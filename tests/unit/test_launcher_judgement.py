@@ -14,6 +14,17 @@ HYDRAS = """YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault
 This typically refers to a problem with your application.
 Please see the FAQ page for debugging suggestions
 """
+OPEN_MPIS = f"""{60 * "-"}
+A daemon failed to report
+back:
+
+  Remote host: b
+{60 * "-"}
+{60 * "-"}
+Nothing more.
+{60 * "-"}
+[a:1] 1 more process has sent help message help-x.txt / y
+"""
 
 
 def facts(**changes):
@@ -81,6 +92,12 @@ def test_where_all_is_well():
         (judgement.judge_mpi(2, None, ""), "did not end in time", "--interface"),
         (judgement.judge_mpi(2, 9, "size 2 sum 2\nkilled\n"), "exit code 9: killed", "--interface"),
         (judgement.judge_mpi(2, 11, HYDRAS), "exit code 11: YOUR APPLICATION", "--interface"),
+        (judgement.judge_mpi(2, 1, OPEN_MPIS), "code 1: A daemon failed to report back:", "--interface"),
+        (
+            judgement.judge_mpi(2, 127, f"sh: prted: not found\n{OPEN_MPIS}"),
+            "exit code 127: sh: prted: not found",
+            "install the same MPI",
+        ),
     ],
 )
 def test_a_trouble_is_named(finding, what, remedy):
