@@ -114,11 +114,11 @@ class ClusterHosts:
         given = {*os.environ, *env}
         for names in self._same():
             way = attached[names[0]]
-            told = {"KVMPI_INTERFACE": way.address, **told_to_mpi(way, given, chosen=bool(wanted))}
-            if "OMP_NUM_THREADS" not in given:
-                ranks = sum(map(self._ranks_on, names))
-                told["OMP_NUM_THREADS"] = str(self._reach.threads(self._facts[names[0]].cores, ranks))
-            content = json.dumps(told)
+            ranks, has = sum(map(self._ranks_on, names)), self._facts[names[0]].cores
+            own = {"OMP_NUM_THREADS": str(self._reach.threads(has, ranks)), **_waits(has, ranks)}
+            told = {name: value for name, value in own.items() if name not in given}
+            told |= told_to_mpi(way, given, chosen=bool(wanted))
+            content = json.dumps({"KVMPI_INTERFACE": way.address, **told})
             self.hosts[names[0]].put(f"{RECORDS}/{VARIABLES}", content.encode())
         addresses = {name: way.address for name, way in attached.items()}
         here = next((address for name, address in addresses.items() if self.hosts[name] is self.local), "")
@@ -155,6 +155,14 @@ class ClusterHosts:
 
     def _ranks_on(self, name: str) -> int:
         return sum(ranks.count(name) for ranks in self._placement.ranks)
+
+
+def _waits(cores: int, ranks: int) -> dict[str, str]:
+    """Return how a host's ranks of Open MPI are to wait: it takes the places that we name for processors.
+
+    Four, three of them on two cores, took 39 s for 100 steps of 4 KB, and 3 s if they gave up their core.
+    """
+    return {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > cores else {}
 
 
 def connect(name: str, reach: Reach, directory: str) -> RemoteHost:

@@ -62,6 +62,13 @@ MUTANTS = [
         _REACH,
     ),
     Mutant(
+        "ranks of Open MPI keep a core that they share",
+        "launcher/hosts/cluster.py",
+        "if ranks > cores else {}",
+        "if ranks < cores else {}",
+        _REACH,
+    ),
+    Mutant(
         "the daemons of Open MPI start others, for which they have no script",
         "launcher/mpi.py",
         '"plm_rsh_no_tree_spawn", "1"',

@@ -277,6 +277,17 @@ def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch)
     assert sites.own >= {first, second}
 
 
+@pytest.mark.parametrize(("cores", "wait"), [(1, "1"), (2, None)])
+def test_ranks_of_open_mpi_give_up_a_core_that_they_share(monkeypatch, cores, wait):
+    """It would do so by itself if we did not tell it how many ranks a host takes."""
+    monkeypatch.setattr("mpilaunch.hosts.cluster.cores_here", lambda: cores)
+    where = Placement(("127.0.0.1",), (("127.0.0.1",), ("127.0.0.1",)))
+    with ClusterHosts(where, SshReach("ssh", []), 1.0) as cluster:
+        cluster.sites("", {})
+        told = json.loads(Path(cluster.local.directory, RECORDS, VARIABLES).read_text())
+    assert told.get("OMPI_MCA_mpi_yield_when_idle") == wait
+
+
 @pytest.mark.parametrize("name", ["a..b", ".", 64 * "a"])
 def test_what_cannot_be_a_name_of_a_host_is_not_this_one(name):
     """It is left to ssh, which may know it or says that nobody does."""
