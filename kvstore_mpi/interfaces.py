@@ -115,11 +115,7 @@ class Communicator(BeginsSums, Protocol):
         """Return ``root``'s bytes on every rank; for the start of a job, never on the hot path."""
         ...
 
-    def exchange(
-        self,
-        sends: Sequence[tuple[int, np.ndarray[Any, Any]]],
-        receives: Sequence[tuple[int, np.ndarray[Any, Any]]],
-    ) -> None:
+    def exchange(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         """Send contiguous 1-D arrays to ranks and fill others from ranks, all at once; wait for all.
 
         Messages between two ranks arrive in order; the sizes must agree.
@@ -164,8 +160,8 @@ class ServerOptimizer(Protocol):
 
     def update(
         self,
-        weight: np.ndarray[Any, Any],
-        gradient: np.ndarray[Any, Any],
+        weight: Array,
+        gradient: Array,
         state: State,
         hyper: Hyper,
         count: int,
@@ -265,6 +261,13 @@ class KVWorker(Protocol):
         """
         ...
 
+    def close_store(self, store: int, *, settled: bool = False) -> None:
+        """Give up a store and its memory, here and on servers; waits until all workers have called this.
+
+        What is under way ends first, and no thread begins more of it. Then calls about it raise.
+        """
+        ...
+
     def exchange_buffer(self, size: int, dtype: str) -> np.ndarray[Any, Any]:
         """Allocate a 1-D exchange buffer, aligned to a cache line; one of 256 KB or more to a page."""
         ...
@@ -272,9 +275,9 @@ class KVWorker(Protocol):
     def init(
         self,
         store: int,
-        key: int | str,
+        key: Key,
         shape: tuple[int, ...],
-        buffer: np.ndarray[Any, Any],
+        buffer: Array,
         done: Done,
         *,
         scratch: bool = False,
@@ -282,9 +285,7 @@ class KVWorker(Protocol):
         """Create a key; when done, the buffer has rank 0's value. Snapshots lack ``scratch`` ones."""
         ...
 
-    def push(
-        self, store: int, key: int | str, priority: int, done: Done, arrived: Done | None = None
-    ) -> None:
+    def push(self, store: int, key: Key, priority: int, done: Done, arrived: Done | None = None) -> None:
         """Add the buffer into the key's sum over workers; afterwards the buffer's content is undefined.
 
         Without servers (pure MPI) the buffer holds the sum afterwards, and that is the key's value.
@@ -309,7 +310,7 @@ class KVWorker(Protocol):
         ...
 
     def pushpull(
-        self, store: int, key: Key, priority: int, done: Done, source: np.ndarray[Any, Any] | None = None
+        self, store: int, key: Key, priority: int, done: Done, source: Array | None = None
     ) -> None:
         """Push the buffer, or ``source`` instead of it, then fill it with the new value, as one request.
 
@@ -326,8 +327,7 @@ class KVWorker(Protocol):
         """Return the bytes of values that this client and the servers exchange for a dense key in a step.
 
         Counted from its first push on, by rank 0 of the client, from the part that this rank pushes;
-        ``None`` where nothing is counted. Values that servers share with a worker count as if they
-        travelled.
+        ``None`` where nothing is counted. Values that servers share with a worker count, too.
         """
         ...
 

@@ -84,7 +84,7 @@ class SendQueue(Generic[Destination, Item]):
             lane.window.resume()
 
     def expect(self, destination: Destination, num_bytes: int, slice_bytes: int) -> None:
-        """Note that ``num_bytes`` more go to a destination in each iteration, in slices of that size."""
+        """Note that ``num_bytes`` more, or less, go to a destination in each iteration, in such slices."""
         lane = self._lanes.get(destination) or self._new_lane(destination)
         lane.window.expect(num_bytes, slice_bytes)
 

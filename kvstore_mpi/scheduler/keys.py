@@ -5,6 +5,7 @@ This file must not know of barriers, or of what follows when a process is lost; 
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,6 +51,8 @@ class AgreedKeys:
         self._roster = roster
         self._placement = placement
         self._keys: dict[tuple[int, Key], _Agreed] = {}
+        # Never given twice: servers know by the numbers which keys are gone.
+        self._numbers = itertools.count()
         # By name: of thousands of keys that wait, a declaration of rank 0 looks at its own only.
         self._parked: dict[tuple[int, Key], list[_Parked]] = {}
         # By whom first, by the store and the user's name: a worker that pushes rows of a key has a table in
@@ -141,19 +144,38 @@ class AgreedKeys:
                 del self._parked[name]
         return taken
 
+    def close(self, store: int) -> list[int]:
+        """No worker uses a store any more: forget its keys, and return their numbers."""
+        gone = [self._keys.pop(name) for name in [*self._keys] if name[0] == store]
+        for agreed in gone:
+            self._free(agreed)
+        for known in (self._dense, self._tables):
+            for name in [name for name in known if name[0] == store]:
+                del known[name]
+        self._told = {name for name in self._told if name[0] != store}
+        return [agreed.key_id for agreed in gone]
+
+    def _free(self, agreed: _Agreed) -> None:
+        """Let the keys to come have the room of one that is gone."""
+        spec = agreed.declared.spec
+        if agreed.declared.mode == Mode.CLIENT.value:
+            return
+        if spec.partitions:
+            self._placement.free_pieces(agreed.shards, _piece_bytes(spec))
+        else:
+            self._placement.free(agreed.shards, ITEMSIZES[spec.dtype])
+
     def _agree(self, declared: m.Declare) -> _Agreed:
         spec = declared.spec
         num_elements = math.prod(spec.shape)
-        itemsize = ITEMSIZES[spec.dtype]
         if declared.mode == Mode.CLIENT.value:
             # To be cut into slices, or pieces; no server has it.
             shards = [Shard(0, 0, 2 * spec.partitions or num_elements)]
         elif spec.partitions:
-            piece_bytes = -(-num_elements // spec.partitions) * itemsize
-            shards = self._placement.place_pieces(spec.partitions, piece_bytes)
+            shards = self._placement.place_pieces(spec.partitions, _piece_bytes(spec))
         else:
-            shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
-        agreed = _Agreed(declared, len(self._keys), shards)
+            shards = self._placement.place(num_elements, ITEMSIZES[spec.dtype], whole=declared.whole)
+        agreed = _Agreed(declared, next(self._numbers), shards)
         self._keys[_name(declared.spec)] = agreed
         return agreed
 
@@ -192,6 +214,10 @@ class AgreedKeys:
 
 def _name(spec: KeySpec) -> tuple[int, Key]:
     return spec.store, spec.key
+
+
+def _piece_bytes(spec: KeySpec) -> int:
+    return -(-math.prod(spec.shape) // spec.partitions) * ITEMSIZES[spec.dtype]
 
 
 def _refuse(worker: NodeId, error: Exception, of: KeySpec | m.PushesDensely) -> Send:

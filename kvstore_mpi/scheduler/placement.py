@@ -11,8 +11,13 @@ while others are idle. So what is dealt at once is smaller while servers hold li
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvstore_mpi.hybrid.placement import deal_pieces
 from kvstore_mpi.records import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LEAST_BYTES = 32 << 10
 """What is dealt at once is not smaller: this crosses a link of 1 Gb/s in a quarter of a millisecond, and a
@@ -80,6 +85,16 @@ class Placement:
                 self._table_loads[server] += dealt * piece_bytes
                 first += dealt
         return shards
+
+    def free(self, shards: Iterable[Shard], itemsize: int) -> None:
+        """A key that ``place`` has assigned is gone."""
+        for server, lo, hi in shards:
+            self._loads[server] -= (hi - lo) * itemsize
+
+    def free_pieces(self, shards: Iterable[Shard], piece_bytes: int) -> None:
+        """A table that ``place_pieces`` has assigned is gone."""
+        for server, lo, hi in shards:
+            self._table_loads[server] -= (hi - lo) // 2 * piece_bytes
 
     def _dealt_at_once(self, num_elements: int, itemsize: int) -> int:
         """Return how many elements of a key are dealt at once, as many each time where that is no slice."""

@@ -101,6 +101,10 @@ class Roster:
         """Some worker is there or will be again."""
         return len(self._workers_gone) < self._topology.num_workers
 
+    def all_in(self, workers: set[NodeId]) -> bool:
+        """Return whether these are all workers that are there or will be again."""
+        return len(self._workers_gone | workers) == self._topology.num_workers
+
     def named(self, name: str) -> list[NodeId]:
         """Return whom the launcher means: the ranks of ``client1``, the leader first, or ``server0``."""
         client = name.partition("client")[2]

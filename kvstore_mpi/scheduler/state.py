@@ -19,6 +19,7 @@ from kvstore_mpi.errors import (
 )
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
 from kvstore_mpi.scheduler.barriers import Barriers, Opened
+from kvstore_mpi.scheduler.closings import Closings
 from kvstore_mpi.scheduler.keys import AgreedKeys
 from kvstore_mpi.scheduler.numbers import SameNumbers
 from kvstore_mpi.scheduler.placement import Placement
@@ -74,6 +75,7 @@ class SchedulerState:
         self._keys = AgreedKeys(self.roster, placement)
         self._numbers = SameNumbers(self.roster, topology.num_workers)
         self._barriers = Barriers(node for node in self.roster.expected if node.role is Role.WORKER)
+        self._closings = Closings(self.roster)
 
     def handle(  # noqa: PLR0911  a case for each message
         self, sender: NodeId, message: m.ToScheduler, now: float
@@ -113,7 +115,7 @@ class SchedulerState:
         news = self._start_anew(group, message.incarnation, now) if message.incarnation > newest else []
         self._expect(group)
         self.roster.joined[sender] = message
-        return [*news, *self._introduce(sender)]
+        return [*news, *self._tell_of_closings(sender), *self._introduce(sender)]
 
     def _start_anew(self, group: list[NodeId], incarnation: int, now: float) -> Instructions:
         """The first process of a restarted group has come: what was known of the old ones is over."""
@@ -123,7 +125,19 @@ class SchedulerState:
         for node in group:
             self.roster.joined.pop(node, None)
             self._introduced.discard(node)
+        are_all = self._topology.num_clients == 1 and group[0].role is Role.WORKER
+        self._closings.start_anew(group, all_do=are_all)
+        if are_all:  # barriers that they had passed would be open to each of them
+            self._barriers, group = Barriers(group), []
         return [*news, *self._release(self._barriers.drop(group))]
+
+    def _tell_of_closings(self, newcomer: NodeId) -> list[Send]:
+        """Tell a server what is over that it may have in a snapshot, and a worker what it cannot use."""
+        # Copies: the message waits to be sent, and more may be closed meanwhile.
+        stores, keys = [*self._closings.stores], [*self._closings.keys]
+        if newcomer.role is Role.WORKER:
+            keys.clear()  # its script knows of no numbers
+        return [Send(newcomer, m.StoresClosed(stores, keys))] if stores or keys else []
 
     def _introduce(self, newcomer: NodeId) -> Instructions:
         """Tell newcomers where the others are, once whom they need is there, and the others of them."""
@@ -213,7 +227,9 @@ class SchedulerState:
         news: Instructions = [Log(level, text), *(Send(other, gone) for other in others)]
         if not roster.workers_remain:
             return [*news, *self._end((ToldToEndError if asked else PeerLostError)(gone.reason))]
-        return [*news, *self._strand(gone, group)] if node.role is Role.WORKER else news
+        if node.role is not Role.WORKER:
+            return news
+        return [*news, *self._close_stores(), *self._strand(gone, group)]
 
     def _returns(self, group: list[NodeId], gone: m.PeerGone, now: float) -> None:
         """Processes are being started again: nobody has lost them for good."""
@@ -256,7 +272,7 @@ class SchedulerState:
         # workers would take 50 million messages, and a worker hears it from the barrier or the server that
         # it waits for.
         news = [Send(node, gone) for node in self.roster.servers_present]
-        return [*news, *self._strand(gone, [])]
+        return [*news, *self._close_stores(), *self._strand(gone, [])]
 
     def _never_back(self) -> PeerLostError | None:
         """Return the error of a job whose other workers have finished without one that was lost."""
@@ -291,10 +307,12 @@ class SchedulerState:
         out: Instructions = []
         for number, everybody in self._barriers.waiting.items():
             arrived = everybody.difference(self.roster.left)
-            text = f"{gone.reason} while {self.roster.names(arrived)} waits at barrier {number}"
+            text, must = f"{gone.reason} while {self.roster.names(arrived)} waits at barrier {number}", ""
+            if (store := self._closings.at(number)) >= 0:
+                text, must = f"{text} to close store {store}", ", and close the same stores"
             error: KVStoreError = PeerLostError(text)
             if gone.orderly:
-                error = MismatchError(f"{text}: all workers must call barrier equally often")
+                error = MismatchError(f"{text}: all workers must call barrier equally often{must}")
             out += [Send(node, _failure(error)) for node in arrived]
         return out
 
@@ -306,6 +324,10 @@ class SchedulerState:
         return self._barriers.waiting
 
     def _arrive(self, sender: NodeId, message: m.BarrierArrive) -> Instructions:
+        differs = self._closings.arrive(sender, message)
+        if differs is not None:
+            here = self._barriers.waiting.get(message.number, set()) | {sender}
+            return [Send(node, _failure(differs)) for node in sorted(here)]
         opened = self._barriers.arrive(sender, message.number)
         if opened:
             return self._release(opened)
@@ -331,7 +353,8 @@ class SchedulerState:
         joined = self.roster.joined.keys()
         others = (joined if of_all >= 0 else joined & client) - self.roster.left.keys() - {sender}
         told = {node: (of_all, of_client if node in client else -1) for node in others}
-        who = self.roster.name(sender)
+        does = f", which closes store {message.closes}," if message.closes >= 0 else ""
+        who = f"{self.roster.name(sender)}{does}"
         return [
             Send(node, m.BarrierAwaits(message.number, pushes, who))
             for node, pushes in sorted(told.items())
@@ -339,7 +362,17 @@ class SchedulerState:
         ]
 
     def _release(self, opened: Opened) -> Instructions:
-        return [Send(node, m.BarrierRelease(number)) for number, nodes in opened for node in nodes]
+        self._closings.opened(number for number, _ in opened)
+        released = [Send(node, m.BarrierRelease(number)) for number, nodes in opened for node in nodes]
+        return [*self._close_stores(), *released]
+
+    def _close_stores(self) -> Instructions:
+        """Have the servers forget the stores that no worker uses any more."""
+        over = self._closings.over()
+        keys = [number for store in over for number in self._keys.close(store)]
+        self._closings.keys += keys
+        told = m.StoresClosed(over, keys)
+        return [Send(node, told) for node in self.roster.servers_present] if over else []
 
     # --- time ---
 

@@ -17,6 +17,8 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvstore_mpi.records import Key, StoreTerms
     from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
 
@@ -44,6 +46,13 @@ class HeldSteps:
         # All others may be held already, and no push would come by which that is found.
         held = self._steps.get(message.spec.store)
         return self._tell(next(iter(held)).key.store) if held else []
+
+    def close(self, stores: Iterable[int]) -> None:
+        """Some stores are over."""
+        for store in stores:
+            for known in (self._steps, self._told, self._sizes):
+                known.pop(store, None)
+        self._elsewhere = {name: key for name, key in self._elsewhere.items() if name[0] not in stores}
 
     @staticmethod
     def awaits(unit: Unit) -> bool:

@@ -114,6 +114,18 @@ class ServerKeys:
         self.retired.put(key_id, now)
         return self.free_retired(now)
 
+    def close(self, stores: Iterable[int], keys: Iterable[int]) -> list[KeyRecord]:
+        """No worker uses some stores any more: forget their keys; return those that were here."""
+        # Its number may be that of another one later, where the only client begins again: with this record
+        # that would begin with the rule, and the count of updates, of a training that is over.
+        for store in stores:
+            self._stores.pop(store, None)
+        for counts in self.pushed_before.values():
+            for key_id in keys:
+                counts.pop(key_id, None)
+        self.retired.close(keys)
+        return [self.by_id.pop(key_id) for key_id in keys if key_id in self.by_id]
+
     def free_retired(self, now: float) -> list[int]:
         """Forget the keys that have been kept long enough after their end; return their numbers."""
         # A server that was started again may not have a key, and be told of its end all the same.

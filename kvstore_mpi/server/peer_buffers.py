@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire import messages as m
 
@@ -37,6 +39,10 @@ class PeerBuffers:
         # of its own.
         self.views[peer, message.key_id] = buffer
         return True
+
+    def close(self, keys: Container[int]) -> None:
+        """Some keys are gone, and their buffers with them."""
+        self.views = {place: view for place, view in self.views.items() if place[1] not in keys}
 
     def forget(self, peers: set[NodeId]) -> None:
         """The peers' processes are gone, and their buffers with them."""

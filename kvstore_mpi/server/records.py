@@ -118,6 +118,18 @@ class Unit:
         # Set by the first push of a round: nobody waits for one that has not begun.
         self.since = 0.0
 
+    def has_quorum(self, here: Sequence[int]) -> bool:
+        """Return whether enough clients have pushed for a round to which some, ``here``, have."""
+        if not here:
+            return False
+        # The least sequence here, not the greatest: it is the client behind that must not wait for the
+        # others to come once more.
+        behind = min(self.contributions[client].sequence for client in here)
+        # Who has pushed as often counts, too, although not in this round: the others may never push again,
+        # and a client that is one round behind at the end would wait for ever.
+        as_often = sum(pushed >= behind for pushed in self.pushed)
+        return as_often >= self.key.store.terms.quorum * self.key.pushers_per_client
+
     def count_from(self, updates: int) -> None:
         """Count updates from another number on: that of a state that is loaded, or of a new rule."""
         # Who is late stays as late as before, and nobody becomes so.

@@ -73,11 +73,13 @@ class Replies:
             window_times=ANSWERS_OVER_PUSHES,
         )
 
-    def expect_key(self, key: KeyRecord) -> None:
-        """Note that each client will get what is here of a key in each round.
+    def expect_key(self, key: KeyRecord, *, times: int = 1) -> None:
+        """Note that each client will get what is here of a key in each round; -1 times: no more.
 
         To each rank that pushes goes as much as it pushes: answers are windowed as pushes are.
         """
+        if key.is_table:  # what will be wanted of it, nobody knows
+            return
         # Of the shard and not of the key: what other servers answer goes through their windows.
         num_bytes = key.layout.num_bytes(key.shard.lo, key.shard.hi)
         slice_bytes = key.layout.num_bytes(0, self._slice_elements)
@@ -86,7 +88,8 @@ class Replies:
             # A rank that pushes nothing is answered nothing, and would only take room for a window.
             pushers = members if self._all_push else members[:1]
             for rank in pushers:
-                self._queue.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
+                share = times * (num_bytes // len(pushers))
+                self._queue.expect(NodeId(Role.WORKER, rank), share, slice_bytes)
 
     @property
     def waiting_bytes(self) -> int:

@@ -102,6 +102,9 @@ class Resumption:
             # Others may have taken up more since: what this server has itself, it has from its own file.
             self._keys = {number: self._parts[number][0].key for number in waits if number in self._parts}
             return
+        # Of any server: what one of them knows to be given up is so for all, however old the others'
+        # snapshots are.
+        self._retired = {number for chain in chains for number in chain.header.retired}
         # Apart from other keys: one that was cut anew while the job ran is there under several numbers.
         tables: dict[int, list[KeyRecord]] = {}
         for number, parts in self._parts.items():
@@ -109,10 +112,8 @@ class Resumption:
                 tables[number] = [part.key for part in parts]
             elif self._is_cut_anew or any(part.left is not None for part in parts):
                 self._keys[number] = parts[0].key
-        # Of any server: what one of them knows to be given up is so for all, however old the others'
-        # snapshots are.
-        retired = {number for chain in chains for number in chain.header.retired}
-        self._keys |= {number: tables[number][0] for number in _that_count(tables, retired)}
+        self._keys = {number: key for number, key in self._keys.items() if number not in self._retired}
+        self._keys |= {number: tables[number][0] for number in _that_count(tables, self._retired)}
         self._leave_out_sums()
 
     def _leave_out_sums(self) -> None:
@@ -130,6 +131,7 @@ class Resumption:
             for chain in self._chains
             for key in chain.header.keys
             if key.spec.store not in ruled
+            and key.key_id not in self._retired
             and np.dtype(key.spec.dtype).kind == "f"
             and any(unit.updates for unit in key.units)
         }
@@ -167,7 +169,7 @@ class Resumption:
         # script.
         chain = self._chains[self._layout.server]
         dense = {key.key_id for key in chain.header.keys if not key.spec.partitions}
-        return chain.load(dense - self._sums - self._keys.keys())
+        return chain.load(dense - self._retired - self._sums - self._keys.keys())
 
     @property
     def waits(self) -> list[int]:

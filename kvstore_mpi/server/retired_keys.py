@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class RetiredKeys:
-    """The keys of one server that something else has taken the place of.
+    """The keys of one server that something else has taken the place of, or whose stores are over.
 
-    They stay until every server has saved what that is: snapshots of several servers are of different
+    The former stay until every server has saved what that is: snapshots of several servers are of different
     moments, and if one had the former key alone and the next the new one alone, a job could go on with
     neither.
 
     Attributes:
         numbers: Of all of them, also of those that were freed.
+        closed: Of those whose stores are over; they do not come back.
     """
 
     def __init__(self, delay: float) -> None:
@@ -19,6 +25,7 @@ class RetiredKeys:
         # It only grows: a snapshot of any later time must say so, as long as that of another server may
         # still have such a key, which would otherwise be taken for the one to go on with.
         self.numbers: list[int] = []
+        self.closed: set[int] = set()
         self._delay = delay
         # Times, because how far the snapshots of other servers are nobody here knows.
         self._until: dict[int, float] = {}
@@ -27,6 +34,14 @@ class RetiredKeys:
         """Nobody uses a key any more."""
         self.numbers.append(key_id)
         self._until[key_id] = now + self._delay
+
+    def close(self, keys: Iterable[int]) -> None:
+        """The stores of some keys are over: nothing takes their place, and nobody waits with them."""
+        for key_id in keys:
+            if self._until.pop(key_id, None) is None and key_id not in self.closed:
+                self.numbers.append(key_id)
+            # Also of keys that never were here: what a worker gives of them may come yet.
+            self.closed.add(key_id)
 
     def due(self, now: float) -> list[int]:
         """Return the keys that are to be freed now."""

@@ -35,7 +35,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 
 class Rounds:
@@ -196,7 +196,7 @@ class Rounds:
             # Or the end of this wait would close the next round as soon as somebody has pushed to it.
             self._quorum_waits.pop(unit, None)
             return self._close(unit, here, now)
-        if _has_quorum(unit, here):
+        if unit.has_quorum(here):
             self._begin_wait(unit, now + unit.key.store.terms.quorum_wait)
         return None
 
@@ -288,6 +288,14 @@ class Rounds:
         """A client that was restarted, or comes late, pushes."""
         self._departed.pop(client, None)
 
+    def close(self, stores: Iterable[int], keys: Container[int]) -> None:
+        """Some stores are over, of which these were the keys: nobody waits for their rounds any more."""
+        # There are some where a client was lost in the middle of a push.
+        for rounds in (self.under_way, self._quorum_waits):
+            for unit in [unit for unit in rounds if unit.key.key_id in keys]:
+                del rounds[unit]
+        self.held.close(stores)
+
     def forget(self, unit: Unit, client: int, members: set[NodeId]) -> None:
         """Drop what a client that was restarted had under way with a unit."""
         unit.forget(client, members)
@@ -296,7 +304,7 @@ class Rounds:
         if not unit.contributions:
             self.under_way.pop(unit, None)
         # What is left may be fewer than the quorum; the end of the wait would close the round with them.
-        if not _has_quorum(unit, _whole(unit)):
+        if not unit.has_quorum(_whole(unit)):
             self._quorum_waits.pop(unit, None)
 
 
@@ -324,19 +332,6 @@ def _whole(unit: Unit) -> list[int]:
     """Return the clients that have pushed all slices of a unit."""
     num_slices = len(unit.slices)
     return [client for client, each in unit.contributions.items() if len(each.payloads) == num_slices]
-
-
-def _has_quorum(unit: Unit, here: list[int]) -> bool:
-    """Return whether enough clients have pushed for a round to which some have."""
-    if not here:
-        return False
-    # The least sequence here, not the greatest: it is the client behind that must not wait for the others
-    # to come once more.
-    behind = min(unit.contributions[client].sequence for client in here)
-    # Who has pushed as often counts, too, although not in this round: the others may never push again, and
-    # a client that is one round behind at the end would wait for ever.
-    as_often = sum(pushed >= behind for pushed in unit.pushed)
-    return as_often >= unit.key.store.terms.quorum * unit.key.pushers_per_client
 
 
 def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> list[Answer | Send]:

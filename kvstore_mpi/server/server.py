@@ -105,13 +105,8 @@ class Server(Observed):
         layout = Layout(config.index, *shape, config.largest_slice)
         snapshots = self._make_snapshots(job, layout)
         # Also of a server that goes on from nothing: it must not begin where a former job's snapshots are.
-        snapshots.restore(
-            self._state,
-            self._store,
-            self._optimizers.restore,
-            resume=config.resume,
-            first=not config.incarnation,
-        )
+        into = self._state, self._store, self._optimizers.restore
+        snapshots.restore(*into, resume=config.resume, first=not config.incarnation)
         for key in self._state.keys:
             self._note_key(key)
         return snapshots
@@ -147,8 +142,7 @@ class Server(Observed):
         """Connect to the scheduler and announce this server; ``run`` does it by itself."""
         # The scheduler is watched from the first moment: without it nobody would tell this server that
         # the job is over.
-        now = self._loop.now()
-        self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
+        self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), self._loop.now())
         self._loop.endpoint.monitor(SCHEDULER)
         hello = m.Join(self._listens_on, host_name(), os.getpid(), self._config.incarnation)
         self._loop.send(SCHEDULER, hello)
@@ -275,6 +269,8 @@ class Server(Observed):
                 return self._push(peer, message, payloads, now)
             case m.Pull():
                 return state.pull(peer, message, payloads)
+            case m.Create() | m.Share() if message.key_id in state.keys.retired.closed:
+                pass  # of a worker that saw this server come back before it heard that the store is over
             case m.Create():
                 if self._snapshots is not None and self._snapshots.take_up(message, state, self._store):
                     self._note_key(state.keys.by_id[message.key_id])
@@ -302,6 +298,11 @@ class Server(Observed):
                 return state.rounds.release(state.rounds.held.take(message.store, message.value), now)
             case m.Drop():
                 self._store.drop(state.keys.retire(message.key_id, now))
+            case m.StoresClosed(stores, keys):
+                for record in state.close(stores, frozenset(keys)):
+                    self._replies.expect_key(record, times=-1)
+                self._store.drop(keys, stores)
+                self._buffers.close(frozenset(keys))
             case m.Peers():
                 pass  # a server calls nobody: the others come to it
             case _:
@@ -379,8 +380,7 @@ class Server(Observed):
 
     def _note_key(self, key: sr.KeyRecord) -> None:
         """A key has its arrays, new or of a snapshot."""
-        if not key.is_table:  # what of a table will be wanted, nobody knows
-            self._replies.expect_key(key)
+        self._replies.expect_key(key)
         if self._recorder is not None:
             self._recorder.name_key(key.key_id, key.spec.store, key.key)
 

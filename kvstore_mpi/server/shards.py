@@ -146,8 +146,10 @@ class ShardStore:
         self.layouts[message.key_id] = table.layout
         return table
 
-    def drop(self, keys: Iterable[int]) -> None:
-        """Free the arrays of keys."""
+    def drop(self, keys: Iterable[int], stores: Iterable[int] = ()) -> None:
+        """Free the arrays of keys, and the rules of stores."""
+        for store in stores:
+            self._rules.pop(store, None)
         for key_id in keys:
             for arrays in (self.layouts, self._shards, self.tables):
                 arrays.pop(key_id, None)
@@ -185,8 +187,7 @@ class ShardStore:
             client: Not the value, but what this client was last sent.
         """
         shard = self._shards[key_id]
-        value = self._value(shard, lo, hi, client)
-        return shard.layout.payload(value, stable=stable)
+        return shard.layout.payload(self._value(shard, lo, hi, client), stable=stable)
 
     def write_back(
         self, key_id: int, lo: int, hi: int, buffer: memoryview, client: int | None = None
@@ -353,8 +354,7 @@ class ShardStore:
 
     def specs(self) -> Iterator[tuple[int, OptimizerSpec]]:
         """Yield the update rule of each store, as it was given."""
-        for number, rule in self._rules.items():
-            yield number, rule.spec
+        yield from ((number, rule.spec) for number, rule in self._rules.items())
 
     def contents(self, key_id: int, since: Marks | None = None) -> list[tuple[Place, Array]]:
         """Return copies of a key's arrays, and where they belong; of a table what changed ``since``."""

@@ -174,6 +174,11 @@ class ServerState:
         self._deferred.hold_optimizer(peer, message)
         return [*self._deferred.give_up()]
 
+    def close(self, stores: Sequence[int], keys: frozenset[int]) -> list[KeyRecord]:
+        """No worker uses some stores any more: forget them, and return the keys that were here."""
+        self.rounds.close(stores, keys)
+        return self.keys.close(stores, keys)
+
     # --- push, pull ---
 
     def _push_too_early(
@@ -242,7 +247,8 @@ class ServerState:
         for key_id, pushes in message.keys:
             record = self.keys.filled(key_id)
             if record is None:
-                missing.append(key_id)
+                if key_id not in self.keys.retired.closed:  # which nobody needs: it has not heard of that
+                    missing.append(key_id)
                 continue
             # The client does not repeat what it pushed before the restart. Counts from the snapshot may be
             # older than that: a round that waited for those pushes would wait for ever.

@@ -207,6 +207,13 @@ class Group:
                 self._staged(plan, name, runs)
             yield runs
 
+    def forget(self, buffers: Sequence[Array]) -> None:
+        """Some exchange buffers are gone: let go of them, and of the same keys' of the other ranks."""
+        gone = {id(buffer) for buffer in buffers}
+        self._peers = {each: peers for each, peers in self._peers.items() if each not in gone}
+        self._calls.forget(gone)
+        self._phases.forget(gone)
+
     def close(self) -> None:
         """Free the communicator."""
         self._driver.close()

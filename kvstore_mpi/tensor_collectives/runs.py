@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
 Array = np.ndarray[Any, Any]
 Found = TypeVar("Found")
@@ -73,3 +73,8 @@ class KeptByRun(Generic[Found]):
         self._buffers[id(run.buffer)] = run.buffer
         self.known[name, id(run.buffer), run.lo, run.hi, run.root] = found
         return found
+
+    def forget(self, buffers: Container[int]) -> None:
+        """Forget what is known of some buffers, by their ids."""
+        self.known = {run: found for run, found in self.known.items() if run[1] not in buffers}
+        self._buffers = {each: buffer for each, buffer in self._buffers.items() if each not in buffers}

@@ -77,6 +77,11 @@ class BlockingStore:
         self.begin_pushpull(key, value, priority).result(DEADLINE_S)
         return self.value(key)
 
+    def close(self) -> None:
+        """Give up the store, as all workers do."""
+        self.worker.close_store(self.number)
+        self._buffers.clear()
+
     def value(self, key: Key) -> Array:
         """Return a copy of the buffer; to be called between operations."""
         return self._buffers[key].copy().reshape(self._shapes[key])

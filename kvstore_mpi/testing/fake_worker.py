@@ -174,6 +174,7 @@ class FakeWorker(Uncounted):
         self.mpi_rank, self.mpi_size = (0, 1) if group.num_servers else (rank, num_workers)
         self.client_hosts = 1
         self.closed = False
+        self.closed_stores: set[int] = set()
 
     def open_store(self, mode: str) -> int:
         """See ``KVWorker``."""
@@ -181,6 +182,12 @@ class FakeWorker(Uncounted):
             raise ConfigurationError("an async store needs servers")
         self._modes.append(mode)
         return len(self._modes) - 1
+
+    def close_store(self, store: int, *, settled: bool = False) -> None:
+        """See ``KVWorker``."""
+        if store not in self.closed_stores:
+            self.closed_stores.add(store)
+            self.barrier(settled=settled)
 
     def exchange_buffer(self, size: int, dtype: str) -> Array:
         """See ``KVWorker``."""

@@ -17,6 +17,7 @@ import mmap
 import os
 import secrets
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -75,8 +76,9 @@ class Arena:
     def __init__(self) -> None:
         """Make an arena without memory."""
         self._segments: list[_Segment] = []
-        self._free = 0
+        self._free = 0  # where the room of the last segment begins
         self._places: dict[int, Place] = {}
+        self._in_use: Counter[bytes] = Counter()  # buffers that are not empty, by segment
 
     @staticmethod
     def available() -> bool:
@@ -101,7 +103,26 @@ class Arena:
         self._places[buffer.ctypes.data] = Place(
             host_identity(), segment.path, segment.token, len(segment.memory), start, num_bytes
         )
+        self._in_use[segment.token] += num_bytes > 0
         return buffer
+
+    def free(self, buffer: Array) -> None:
+        """Give up a buffer: with all of a file that memory ends, once nobody has a view of it any more."""
+        place = self.place(buffer)
+        # An empty buffer may begin where the next one does.
+        if place is None or not place.num_bytes:
+            return
+        del self._places[buffer.ctypes.data]
+        self._in_use[place.token] -= 1
+        if self._in_use[place.token]:
+            return
+        del self._in_use[place.token]
+        [segment] = [each for each in self._segments if each.token == place.token]
+        was_last = segment is self._segments[-1]
+        self._segments.remove(segment)
+        os.close(segment.descriptor)
+        if was_last and self._segments:
+            self._free = len(self._segments[-1].memory)  # what that has left is not known any more
 
     def _add_segment(self, num_bytes: int) -> None:
         descriptor = os.memfd_create("kvstore_mpi", os.MFD_CLOEXEC)

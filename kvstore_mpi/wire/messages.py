@@ -60,6 +60,7 @@ class BarrierArrive(Message, frozen=True):
     # Or the first barrier of a worker that is started again would open the later one of the others.
     number: int
     pushes: tuple[int, int] = (-1, -1)  # in rounds of all, in sums and lookups of a client; -1: maybe more
+    closes: int = -1  # the store that it does not use any more, if it has come there to close one
 
 
 class BarrierAwaits(Message, frozen=True):
@@ -111,6 +112,13 @@ class Interrupted(Message, frozen=True):
 
     reason: str
     asked: bool = True
+
+
+class StoresClosed(Message, frozen=True):
+    """No worker uses some stores any more, of which these were the keys; who joins then is told, too."""
+
+    stores: list[int]
+    keys: list[int]
 
 
 class Stop(Message, frozen=True):
@@ -381,7 +389,8 @@ class States(Message, frozen=True):
 
 ToScheduler = Join | Declare | PushesDensely | BarrierArrive | Numbers | Finished | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
-_FromScheduler = Peers | Placed | PushesRows | BarrierAwaits | BarrierRelease | Stop | PeerGone
+_AtBarriers = BarrierAwaits | BarrierRelease | StoresClosed
+_FromScheduler = Peers | Placed | PushesRows | _AtBarriers | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm
 _InClient = Announce | Released | Arrived | Ready
 _OfKeys = Create | Share | Push | Pull | Resume | Drop

@@ -46,6 +46,11 @@ class ExchangeBuffers:
         start = -raw.ctypes.data % alignment
         return raw[start : start + num_bytes].view(wanted)
 
+    def free(self, buffer: Array) -> None:
+        """Give up a buffer, which nobody uses any more."""
+        if self._arena is not None:  # else it goes with the last who knows it
+            self._arena.free(buffer)
+
     def place(self, buffer: Array) -> Place | None:
         """Return where a buffer lies, for processes of this host, if they can map it."""
         # Without a place the slices travel as bytes, which is always right and only slower.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,21 +32,12 @@ if TYPE_CHECKING:
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker.membership import Membership
-    from kvstore_mpi.worker.rendezvous import Rendezvous
+    from kvstore_mpi.worker.records import KeyState
+    from kvstore_mpi.worker.rendezvous import Coordinator, Rendezvous
     from kvstore_mpi.worker.requests import Parts
     from kvstore_mpi.worker.state import WorkerState
 
 log = logging.getLogger("kvstore_mpi.worker")
-
-
-class Coordinator(Protocol):
-    """The scheduler's state, as rank 0 sees it when it runs that beside its own, in pure MPI."""
-
-    def handle(self, sender: NodeId, message: m.ToScheduler, now: float) -> Iterable[Send | Log | Stop]:
-        """React to a message."""
-
-    def tick(self, now: float) -> Iterable[Send | Log | Stop]:
-        """See to what is overdue."""
 
 
 class WorkerIo:
@@ -137,6 +128,10 @@ class WorkerIo:
     def release(self, store: int, key: Key, now: float) -> None:  # noqa: D102  see ``Membership``
         self.do(self._membership.release(store, key), now)
 
+    def close_store(self, store: int, closed: Future[list[KeyState]], _now: float) -> None:
+        """All workers have come to close a store; the keys that it had are for the user's thread."""
+        closed.set_result(self._membership.close_store(store))
+
     def take_optimizer(self, store: int, spec: dict[str, Any], terms: StoreTerms, _now: float) -> None:
         """The user has given a store an optimizer, and the servers have it."""
         self._membership.note_optimizer(store, spec)
@@ -146,12 +141,12 @@ class WorkerIo:
         """The user has called an operation."""
         self.do(self._state.submit(store, key, operation, now), now)
 
-    def arrive(self, number: int, now: float, *, settled: bool) -> None:
+    def arrive(self, number: int, now: float, *, settled: bool, closes: int = -1) -> None:
         """The user has come to a barrier, and begins nothing before it opens if ``settled``."""
         if self._state.error is not None:
             self._resolve(wi.Resolve(-number, error=self._state.error))
         else:
-            self.do(self._membership.arrive(number, settled=settled), now)
+            self.do(self._membership.arrive(number, settled=settled, closes=closes), now)
 
     def request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         """Send a blocking request."""
@@ -297,11 +292,13 @@ class WorkerIo:
             case m.Placed() | m.PushesRows():
                 return state.placed(message, now)
             case m.Shared():  # pushes from now on; those that wait travel as they were queued
-                state.keys.by_id[message.key_id].shared.add(peer)
+                state.keys.note_shared(message.key_id, peer)
             case m.BarrierAwaits():
                 return membership.barrier_awaits(message)
             case m.BarrierRelease():
                 return membership.barrier_released(message)
+            case m.StoresClosed():  # before this worker was there; what it closes itself it knows
+                state.keys.closed_before.update(message.stores)
             case m.Ok():
                 return membership.answered(message)
             case m.States():

@@ -5,7 +5,8 @@ Pure. This file must not know what is under way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
     from kvstore_mpi.wire import messages as m
 
 
+class KeyCounts(NamedTuple):
+    """What keys have counted.
+
+    Attributes:
+        steps: Pushes of the one that is pushed most: those of frozen layers, or of another phase, stay
+            behind.
+        sent: Bytes of values to servers.
+        received: Bytes of values from servers.
+    """
+
+    steps: int = 0
+    sent: int = 0
+    received: int = 0
+
+    def with_key(self, key: KeyState) -> KeyCounts:
+        """Return these with those of one more key."""
+        sent, received = key.sent, key.returned + key.pulled
+        if key.table is not None:
+            sent, received = sent + key.table.count.sent, received + key.table.count.received
+        return KeyCounts(max(self.steps, key.pushes), self.sent + sent, self.received + received)
+
+
 class WorkerKeys:
     """The keys of one worker.
 
@@ -32,6 +55,7 @@ class WorkerKeys:
         by_id: The keys that have their place, by the number that all processes know.
         tables_elsewhere: Keys, as those by name, that are dense here, and of which another worker of an
             asynchronous store pushes rows.
+        closed_before: Stores that the others have closed before this worker came.
     """
 
     def __init__(
@@ -67,7 +91,9 @@ class WorkerKeys:
         self.by_id: dict[int, KeyState] = {}
         # By what the script calls them: it may know them as dense only.
         self.tables_elsewhere: set[tuple[int, Key]] = set()
+        self.closed_before: set[int] = set()
         self._removed_pushes = 0
+        self._counted_before = KeyCounts()  # of keys that are gone
 
     # --- stores ---
 
@@ -145,6 +171,15 @@ class WorkerKeys:
         known = self.by_name.get((store, key))
         return None if known is None or self._mpi_rank else known.travelled(self._topology.client_size)
 
+    def close(self, store: int) -> list[KeyState]:
+        """No worker uses a store any more: forget it, and return the keys that it had."""
+        # Begun anew by a client that is alone in its job, the store has another rule, or none.
+        self._terms.pop(store, None)
+        # Of this one nobody is waited for, so that it does not count where somebody is lost.
+        del self._modes[store]
+        self.tables_elsewhere = {name for name in self.tables_elsewhere if name[0] != store}
+        return [self.remove(*name) for name in [*self.by_name] if name[0] == store]
+
     # --- keys ---
 
     def __iter__(self) -> Iterator[KeyState]:
@@ -184,7 +219,22 @@ class WorkerKeys:
         known = self.by_name.pop((store, key))
         del self.by_id[known.key_id]
         self._removed_pushes += known.pushes if known.spec.apart else 0
+        # What is told of this worker never falls.
+        self._counted_before = self._counted_before.with_key(known)
         return known
+
+    @property
+    def counts(self) -> KeyCounts:
+        """What all keys have counted so far; any thread may ask."""
+        # A copy, in one step that no other thread can come between: the I/O thread adds keys meanwhile.
+        return reduce(KeyCounts.with_key, list(self.by_name.values()), self._counted_before)
+
+    def note_shared(self, key_id: int, server: NodeId) -> None:
+        """A server has mapped the buffer of a key: what is pushed from now on need not travel."""
+        # It may say so late, of a key whose store is over: a server that holds up its answer to this holds
+        # up no operation.
+        if key_id in self.by_id:
+            self.by_id[key_id].shared.add(server)
 
     @property
     def pushes_apart(self) -> int:

@@ -14,6 +14,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Instructions
+from kvstore_mpi.worker.key_creation import shard_on
 from kvstore_mpi.worker.outages import Outages
 from kvstore_mpi.worker.step_norms import StepNorms
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvstore_mpi.records import Key, KeySpec
+    from kvstore_mpi.worker.records import KeyState
     from kvstore_mpi.worker.state import WorkerState
 
 
@@ -46,13 +48,16 @@ class Membership:
 
     # --- blocking requests ---
 
-    def arrive(self, number: int, *, settled: bool) -> Instructions:
-        """Come to a barrier; say how often this worker has pushed if no push follows before that opens."""
+    def arrive(self, number: int, *, settled: bool, closes: int = -1) -> Instructions:
+        """Come to a barrier; say how often this worker has pushed if no push follows before that opens.
+
+        ``closes``: the store that is closed there, if it is for that.
+        """
         self._state.balance.arrive(number)
         # Of no pushes, too: the first push of all would wait for who waits here without any.
         # Otherwise the pushes that others have made may be those that this worker is about to make.
         of_all, of_client = self._state.balance.pushes if settled else (-1, -1)
-        arrive = m.BarrierArrive(number, (of_all, of_client))
+        arrive = m.BarrierArrive(number, (of_all, of_client), closes)
         return self.request(-number, [Send(self._coordinator, arrive)])
 
     def barrier_awaits(self, message: m.BarrierAwaits) -> Instructions:
@@ -81,6 +86,18 @@ class Membership:
         tells = self._rank == 0 and self._state.error is None
         drops = [Send(server, m.Drop(known.key_id)) for server in sorted(known.servers) if tells]
         return [*self._state.servers.present(drops)]
+
+    def close_store(self, store: int) -> list[KeyState]:
+        """All workers have come to close a store: forget it; return the keys that it had."""
+        gone = self._state.keys.close(store)
+        # What may be under way grew with these keys; a window for all models there have been would have the
+        # urgent slices of the next one wait behind megabytes.
+        for key in gone:
+            for server in key.servers if key.on_servers else ():
+                self._state.servers.expect(key, shard_on(key, server), times=-1)
+        self._outages.forget(store)
+        self._norms.forget(store)
+        return gone
 
     def step_norm(self, server: NodeId, message: m.StepNorm) -> Instructions:
         """A server has summed its part of a step."""
@@ -145,7 +162,9 @@ class Membership:
         state = self._state
         out: Instructions = []
         for key_id in message.keys:
-            key = state.keys.by_id[key_id]
+            key = state.keys.by_id.get(key_id)
+            if key is None:
+                continue  # its store is over
             operation = state.under_way.get(key)
             # A value for the server is, in this order: what rank 0's ``init`` has just given, the
             # parameters that stay in the buffer between exchanges, or the copy kept for this (asynchronous

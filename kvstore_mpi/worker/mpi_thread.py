@@ -12,7 +12,7 @@ import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -75,6 +75,12 @@ class _Begun(NamedTuple):
     since: int
 
 
+class _Gone(NamedTuple):
+    """Exchange buffers that are used no more."""
+
+    buffers: Sequence[Any]
+
+
 class MpiThread:
     """Carries out collectives on the exchange buffers of one worker.
 
@@ -98,7 +104,7 @@ class MpiThread:
         self._failed: Callable[[BaseException], None] = _not_started
         # Without a limit, because the I/O thread must not wait here; how much is announced ahead is limited
         # by the leader (``client.AHEAD_BYTES``).
-        self._jobs: deque[Collect | None] = deque()
+        self._jobs: deque[Collect | _Gone | None] = deque()
         # Released when something has been put. Not ``queue.SimpleQueue``, with which one of 8 ranks that
         # waited for a millisecond at a time waited for ever, in 2 of 20 jobs: in its loop, what is left of
         # the time may become less than nothing, which in CPython 3.11 stands for no limit.
@@ -138,7 +144,14 @@ class MpiThread:
         # Behind what is queued: the other ranks carry that out as well, and would wait in it for this one.
         self._put(None)
 
-    def _put(self, job: Collect | None) -> None:
+    def forget(self, buffers: Sequence[Any]) -> None:
+        """Let go of exchange buffers of which every collective has ended."""
+        # By the thread, in its turn: what it knows of others it may be looking up now. The ids of these are
+        # nobody else's before that.
+        if self._thread is not None:
+            self._put(_Gone(buffers))
+
+    def _put(self, job: Collect | _Gone | None) -> None:
         self._jobs.append(job)
         # A ring that has not been heard yet is enough: who hears it takes all there is.
         with suppress(RuntimeError):
@@ -188,6 +201,15 @@ class MpiThread:
         return bucket
 
     def _wait_for_job(self) -> Collect | None:
+        """Wait for the next collective; let go of buffers that are gone meanwhile."""
+        while True:
+            job = self._wait_for_any()
+            if not isinstance(job, _Gone):
+                return job
+            self._group.forget(job.buffers)
+            del job  # or they would stay until the next one comes
+
+    def _wait_for_any(self) -> Collect | _Gone | None:
         """Wait for what is next; meanwhile sums that are under way go on and end."""
         while self._under_way:
             first = self._under_way[0]

@@ -40,6 +40,12 @@ class Outages:
         self._specs[store] = spec
         self._hypers.pop(store, None)
 
+    def forget(self, store: int) -> None:
+        """A store is over: a server that comes back is told nothing of it."""
+        # Or it would have a store with a rule and without keys, and save that.
+        self._specs.pop(store, None)
+        self._hypers.pop(store, None)
+
     def note_hyper(self, message: m.SetHyper) -> None:
         """These are the newest hyper-parameters of a store."""
         self._hypers[message.store] = message

@@ -184,6 +184,12 @@ class KeyState:
         self.sizes = [self.layout.num_bytes(slice_.lo, slice_.hi) for _, slice_ in placed]
         self.slice_bytes = self.layout.num_bytes(0, slice_elements)
 
+    def let_go(self) -> Any:
+        """Give up the memory, whoever still knows the key, and return the buffer."""
+        # Somebody may: the MPI thread has the last bucket until the next one comes.
+        buffer, self.buffer, self.raw, self.kept, self.base = self.buffer, None, None, None, None
+        return buffer
+
     def count_answer(self, kind: Kind, lo: int, hi: int, payload: Any) -> None:
         """Count the values of elements ``[lo, hi)``, which servers have sent, from the first push on."""
         if not self.pushes or self.table is not None:  # a table counts its rows

@@ -6,16 +6,28 @@ This file must not know what is said after that.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvstore_mpi.records import NodeId, Role, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.wire import messages as m
+    from kvstore_mpi.wire.instructions import Log, Send, Stop
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker.instructions import Joined
+
+
+class Coordinator(Protocol):
+    """The scheduler's state, as rank 0 sees it when it runs that beside its own, in pure MPI."""
+
+    def handle(self, sender: NodeId, message: m.ToScheduler, now: float) -> Iterable[Send | Log | Stop]:
+        """React to a message."""
+
+    def tick(self, now: float) -> Iterable[Send | Log | Stop]:
+        """See to what is overdue."""
 
 
 class Rendezvous:

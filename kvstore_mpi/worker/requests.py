@@ -70,8 +70,13 @@ class Requests:
             self._wait(future, partial("{} on {}".format, what, peer), peer) for peer, future in futures
         ]
 
-    def barrier(self, arrive: Callable[[int], None]) -> None:
-        """Wait until all workers have come to this barrier; ``arrive`` has its number sent."""
+    def barrier(self, arrive: Callable[[int], None], what: str = "") -> None:
+        """Wait until all workers have come to this barrier.
+
+        Args:
+            arrive: Has its number sent.
+            what: Words for what they come for, to be followed by which barrier it is, if not for itself.
+        """
         # Counted where the user calls and not where it is sent: the n-th call of every worker is the same
         # barrier, whatever else travels meanwhile.
         self._barriers += 1
@@ -79,7 +84,7 @@ class Requests:
         # Before it is sent: the last one to arrive is answered at once, by the other thread.
         future = self._new(-number)
         arrive(number)
-        self._wait(future, lambda: f"barrier {number} of all workers", None)
+        self._wait(future, lambda: f"{what}barrier {number} of all workers", None)
 
     def _new(self, number: int) -> Future[Any]:
         future = self._futures[number] = Future()

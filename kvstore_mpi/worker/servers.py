@@ -124,14 +124,17 @@ class Servers:
 
     # --- keys ---
 
-    def expect(self, key: KeyState, shards: Iterable[Shard]) -> None:
-        """Note that servers have these shards of a key: windows grow with what an iteration sends."""
+    def expect(self, key: KeyState, shards: Iterable[Shard], *, times: int = 1) -> None:
+        """Note that servers have these shards of a key, or, -1 times, that they have them no more.
+
+        Windows grow with what an iteration sends.
+        """
         if key.table is not None:  # what will be pushed of it, nobody knows
             return
         # Of what this rank pushes: the ranks of a client deal a key's slices among them, and the window of
         # each is a share of its own traffic.
         for server, lo, hi in shards:
-            num_bytes = key.layout.num_bytes(lo, hi) // self._num_pushers
+            num_bytes = times * (key.layout.num_bytes(lo, hi) // self._num_pushers)
             self._queue.expect(NodeId(Role.SERVER, server), num_bytes, key.slice_bytes)
 
     def create(self, key: KeyState, shards: Iterable[Shard], value: Any = None) -> list[Send]:

@@ -198,16 +198,12 @@ class Observed:
 
 def counters_of(state: WorkerState, endpoint: Endpoint, mpi_thread: MpiThread) -> Counters:
     """Return a worker's numbers, but for those of its operations, which its calls count."""
-    # A copy, in one step that no other thread can come between: the I/O thread adds keys meanwhile.
-    keys = list(state.keys.by_name.values())
-    counts = [key.table.count for key in keys if key.table is not None]
+    counts = state.keys.counts
     return {
         **wire_counters(endpoint.statistics(), endpoint.all_in_flight()),
-        # Of the key that is pushed most: those of frozen layers, or of another phase, stay behind.
-        "steps": max((key.pushes for key in keys), default=0),
-        "values_sent_bytes": sum(key.sent for key in keys) + sum(each.sent for each in counts),
-        "values_received_bytes": sum(key.returned + key.pulled for key in keys)
-        + sum(each.received for each in counts),
+        "steps": counts.steps,
+        "values_sent_bytes": counts.sent,
+        "values_received_bytes": counts.received,
         "queue_bytes": state.servers.waiting_bytes,
         "collectives": mpi_thread.carried_out,
         "collective_seconds": mpi_thread.seconds,

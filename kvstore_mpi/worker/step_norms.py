@@ -44,6 +44,11 @@ class StepNorms:
         factor = bound / norm if norm > bound else 1.0
         return [Send(each, m.StepNorm(message.store, factor)) for each in sorted(awaited)]
 
+    def forget(self, store: int) -> None:
+        """A store is over."""
+        # A step whose other servers have told nothing yet: none will.
+        self._parts.pop(store, None)
+
     def _servers(self, store: int) -> dict[NodeId, int] | None:
         """Return the servers that have something of a step, and of how many keys, if that is known."""
         without = self._keys.terms_of(store).unpushed

@@ -41,7 +41,6 @@ class TableCalls:
     io: WorkerIo
     _config: NodeConfig
     _loop: IoLoop
-    _modes: list[Mode]
     _optimizers: OptimizerCalls
     _state: WorkerState
     _tables: Tables
@@ -56,6 +55,9 @@ class TableCalls:
         raise NotImplementedError
 
     def _is_loose(self, store: int) -> bool:
+        raise NotImplementedError
+
+    def _mode_of(self, store: int) -> Mode:
         raise NotImplementedError
 
     def init_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
@@ -74,7 +76,7 @@ class TableCalls:
     ) -> None:
         """See ``rows_interface.RowsWorker``."""
         # A client's store has no table on servers either, though the job has some.
-        local = not self.num_servers or self._modes[store] is Mode.CLIENT
+        local = not self.num_servers or self._mode_of(store) is Mode.CLIENT
         spec = KeySpec(
             store, key, tuple(shape), dtype, growth=growth, apart=self._is_apart(store, local=local)
         )
@@ -97,7 +99,7 @@ class TableCalls:
         sums on the thread that does them. Only of one client: how the ranks of others are placed, a worker
         cannot know.
         """
-        is_sync = self._modes[store] is Mode.SYNC and store not in self._with_quorum
+        is_sync = self._mode_of(store) is Mode.SYNC and store not in self._with_quorum
         return not local and is_sync and self.num_clients == 1 < self.mpi_size == self.client_hosts
 
     def rows_are_pushed(self, store: int, key: Key) -> bool:

@@ -146,6 +146,15 @@ class Tables:
             del self._tables[store, key]
         return known
 
+    def close(self, store: int) -> None:
+        """No worker uses a store any more: forget its tables."""
+        # With the numbers of their names: the next store has another number, and no name in common.
+        for known in (self._tables, self._numbers, self._former):
+            for name in [name for name in known if name[0] == store]:
+                del known[name]
+        self._local = {name for name in self._local if name[0] != store}
+        self._codings.pop(store, None)
+
     def _problem_of(
         self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool
     ) -> str:

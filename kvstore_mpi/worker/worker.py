@@ -28,16 +28,17 @@ from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
-from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
+from kvstore_mpi.worker.io_thread import WorkerIo
 from kvstore_mpi.worker.key_creation import check_new, check_slices
 from kvstore_mpi.worker.membership import Membership
 from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
-from kvstore_mpi.worker.rendezvous import Rendezvous
+from kvstore_mpi.worker.rendezvous import Coordinator, Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.servers import place_of
 from kvstore_mpi.worker.state import WorkerState
 from kvstore_mpi.worker.status import Observed
+from kvstore_mpi.worker.store_calls import StoreCalls
 from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
 
@@ -56,7 +57,7 @@ log = logging.getLogger("kvstore_mpi.worker")
 Array = np.ndarray[Any, Any]
 
 
-class Worker(TableCalls, Observed):
+class Worker(Observed, StoreCalls, TableCalls):
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
 
     def __init__(
@@ -96,7 +97,7 @@ class Worker(TableCalls, Observed):
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._tables = Tables(self.rank, topology.num_servers, self._keys, config.partitions)
-        self._modes: list[Mode] = []
+        self._modes, self._closed_stores = [], set()
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._numbers_noted: dict[tuple[int, int], OptimizerNumbers] = {}  # by store and optimizer
         self._closed, self._called, self._lost = False, {}, None
@@ -229,21 +230,6 @@ class Worker(TableCalls, Observed):
 
     # --- operations ---
 
-    def open_store(self, mode: str) -> int:
-        """See ``interfaces.KVWorker``."""
-        kind = Mode(mode)
-        # Without servers the ranks sum by collectives, in which all take part: none can push by itself.
-        if kind is Mode.ASYNC and not self.num_servers:
-            raise UsageError(
-                "an async store needs servers: start the job with mpilaunch --servers 1 or more"
-            )
-        # Stores are numbered by the order in which they are opened, here as on every worker: nobody tells
-        # the others. A program that opens them in another order is noticed when its keys are declared.
-        number = len(self._modes)
-        self._modes.append(kind)
-        self._loop.post(partial(self.io.open_store, number, kind))
-        return number
-
     def exchange_buffer(self, size: int, dtype: str) -> Array:
         """See ``interfaces.KVWorker``."""
         return self._buffers.allocate(size, dtype)
@@ -292,7 +278,7 @@ class Worker(TableCalls, Observed):
 
     def _is_loose(self, store: int) -> bool:
         # Rounds of such stores do not wait for a client: one that was restarted may come back to them.
-        return self._modes[store] is not Mode.SYNC or store in self._with_quorum
+        return self._mode_of(store) is not Mode.SYNC or store in self._with_quorum
 
     def sends_source(self, store: int, key: Key) -> bool:
         """See ``interfaces.KVWorker``."""
@@ -311,6 +297,7 @@ class Worker(TableCalls, Observed):
     ) -> None:
         # In the caller's thread: an error raised by the I/O thread could not name the line of the program.
         if (store, key) not in self._keys:
+            self._check_open(store)
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         # Counted before it is posted, or ``flush`` could return between the two.
         done = self._begin(done)
@@ -365,8 +352,9 @@ class Worker(TableCalls, Observed):
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's."""
+        mode = self._mode_of(store)
         self._tables.take_coding(store, OptimizerSpec.from_dict(spec).compress)
-        spec = self._optimizers.give(store, self._modes[store], spec)
+        spec = self._optimizers.give(store, mode, spec)
         terms = terms_of(OptimizerSpec.from_dict(spec))
         # Noted here as well as by the state, for ``init``, whose thread must not ask another.
         if terms.quorum:
@@ -376,15 +364,18 @@ class Worker(TableCalls, Observed):
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
+        self._check_open(store)
         self._loop.post(partial(self.io.set_hyper, store, hyper))
 
     def optimizer_states(self, store: int, *, arrays: bool = True) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_parts.KeyStates``."""
+        self._check_open(store)
         # Under the names of the script: those among the processes would not be found when it loads them.
         return self._tables.by_user_names(store, self._optimizers.states(store, arrays=arrays))
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
+        self._check_open(store)
         # Pushes under way would be applied to old states or to new ones, depending on which come first.
         self.flush(self._config.step_timeout)
         # Safe only now: after the flush nothing is under way that could add a key.

@@ -26,7 +26,6 @@ REASONS = {
         *("kvstore_mpi.esgd.stagger", "kvstore_mpi.scheduler.barriers"),
         *(
             "kvstore_mpi.server.retired_keys",
-            "kvstore_mpi.worker.step_norms",
             "mpilaunch.outcome.client_deadlines",
             "mpilaunch.outcome.service_exit",
         ),

@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant(
         "keys have the same number",
         _IN + "keys.py",
-        "agreed = _Agreed(declared, len(self._keys), shards)",
+        "agreed = _Agreed(declared, next(self._numbers), shards)",
         "agreed = _Agreed(declared, 0, shards)",
         _KEYS,
     ),

@@ -15,6 +15,7 @@ AREAS = (
     "server",
     "scheduler",
     "values",
+    "closings",
     "collectives",
     "hybrid",
     "planner",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,3 +40,39 @@ def test_large_ones_have_no_page_in_common(allocate):
             pages += range(address // mmap.PAGESIZE, -(-(address + buffer.size) // mmap.PAGESIZE))
         buffer[:] = 1  # it is all there
     assert len(pages) == len(set(pages))
+
+
+def open_files():
+    """Return how many descriptors are of such memory: one of who mapped it, and one of the mapping."""
+    return sum(each.is_symlink() and "kvstore_mpi" in str(each.readlink()) for each in FILES.iterdir())
+
+
+FILES = Path("/proc/self/fd")
+
+
+def test_memory_that_is_given_up_goes_with_the_last_buffer_of_its_file():
+    """Others find it no more; what lies beside it stays, and new buffers overlap with none."""
+    arena, before, whole = Arena(), open_files(), np.dtype(np.uint8)
+    large = [arena.allocate(SEGMENT_BYTES * 2 // 3, whole) for _ in range(2)]
+    large.append(arena.allocate(SEGMENT_BYTES // 2, whole))
+    small, nothing = arena.allocate(64, whole), arena.allocate(0, whole)
+    small[:] = 7
+    assert open_files() == before + 2 * 3
+    arena.free(large.pop(0))
+    assert open_files() == before + 2 * 2
+    last = large.pop()
+    for buffer in (last, nothing, np.empty(64, np.uint8)):  # the others are none, and somebody else's
+        arena.free(buffer)
+    assert arena.place(last) is None
+    assert arena.place(small) is not None
+    assert open_files() == before + 2 * 2
+    arena.free(small)
+    assert open_files() == before + 3
+    assert (small == 7).all()  # as long as somebody has it
+    del small, last, nothing, buffer
+    assert open_files() == before + 2
+    large[0][:] = 5
+    for each in [arena.allocate(SEGMENT_BYTES // 4, whole) for _ in range(2)]:
+        each[:] = 1
+    assert (large[0] == 5).all()
+    arena.close()
