@@ -223,8 +223,8 @@ MUTANTS = [
     ),
     Mutant(
         "a barrier is settled while operations are under way",
-        _IN + "store.py",
-        "        self._worker.barrier(settled=settled)",
+        _IN + "meetings.py",
+        "        self._worker.barrier(settled=self._settle())",
         "        self._worker.barrier(settled=True)",
         ("contract/test_mxnet_process.py",),
     ),

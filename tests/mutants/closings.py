@@ -8,6 +8,7 @@ _SCENARIOS = ("scenarios/test_closed_stores.py",)
 _SCHEDULER = ("unit/test_closings.py",)
 _SERVERS = ("unit/test_closed_on_servers.py",)
 _WORKERS = ("unit/test_closed_on_workers.py",)
+_ADAPTER = ("contract/test_mxnet_closing.py",)
 _GONE = ("scenarios/test_closed_stores.py::test_what_a_closed_store_had_is_gone_on_all_sides",)
 
 MUTANTS = [
@@ -143,5 +144,19 @@ MUTANTS = [
         "        if was_last and self._segments:",
         "        if False:",
         ("unit/test_exchange_buffers.py",),
+    ),
+    Mutant(
+        "a table of a closed store ends the job",
+        "kvstore_mpi/adapters/mxnet/exchange/exchange.py",
+        "        if self.is_closed:",
+        "        if False:",
+        _ADAPTER,
+    ),
+    Mutant(
+        "a Trainer keeps what its closed store had",
+        "kvstore_mpi/adapters/mxnet/meetings.py",
+        "        gc.collect()",
+        "        pass",
+        _ADAPTER,
     ),
 ]

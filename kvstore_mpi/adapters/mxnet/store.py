@@ -24,6 +24,7 @@ from kvstore_mpi.adapters.mxnet.exchange.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.exchange.key_routes import routes_of
 from kvstore_mpi.adapters.mxnet.exchange.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.exchange.row_weights import make_states_dense
+from kvstore_mpi.adapters.mxnet.meetings import Meetings
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, keeps_all_on_servers
 from kvstore_mpi.adapters.mxnet.tables.plan import plan_of
 from kvstore_mpi.adapters.mxnet.tables.row_calls import RowCalls
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 
-class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
+class KVStoreMPI(RowCalls, ServerCalls, Meetings, Place, mx.kv.KVStore):  # type: ignore[misc]
     """A distributed store, whose pushes, pulls and broadcasts return before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
@@ -80,6 +81,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             self._updates = ServerUpdates(self._exchange, mode)
         self._tables = RowKeys(self._exchange, self._updates, mode)
         self._taken_up = TakenUp(self._worker, mode)
+        self._client_stores: list[ClientStore] = []
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -371,27 +373,14 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         """Let optimizers that are set afterwards, as by a Trainer, have their type as ``compress``."""
         self._exchange.compress = compression_of(compression_params)
 
-    # --- all workers ---
-
-    @checked
-    def barrier(self) -> None:
-        """Wait for all own operations, then for all workers to do so."""
-        self._exchange.drain()
-        # Of this worker's other stores, too: who is settled at a barrier says how often it has pushed, and
-        # a push that the engine has not called yet would be missing in that.
-        settled = engine.wait_until_idle(lifecycle.drain_seconds())
-        self._worker.barrier(settled=settled)
-        self._all_have_met()
-
-    def _barrier(self) -> None:
-        """Do what ``barrier`` does, under MXNet's name."""
-        self.barrier()
+    # --- all workers; see ``meetings`` ---
 
     def client_store(self) -> ClientStore:
         """Open a store of the workers of this client alone; all workers must, in the same order."""
         from kvstore_mpi.adapters.mxnet.client_store import ClientStore  # noqa: PLC0415  it is one of these
 
-        return ClientStore(self._worker)
+        self._client_stores.append(ClientStore(self._worker))
+        return self._client_stores[-1]
 
     @raises_mxnet_errors
     def _send_command_to_servers(self, head: int, body: str) -> None:

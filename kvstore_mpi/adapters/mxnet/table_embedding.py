@@ -135,6 +135,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         check_growth(key, init, retention)
         retention = Retention(*map(whole, retention))
         self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
+        self._exchange.check()
         self._kv = kv
         self._worker = cast("RowsWorker", self._exchange.worker)
         updates = self._updates()
@@ -145,9 +146,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             )
         if self._exchange.route_of(key, is_table=True).by_workers:
             raise UsageError(f"table {key!r}: its rows are on servers only; leave it out of --routes")
-        self._key = key
-        self._dim = dim
-        self._staleness = staleness
+        self._key, self._dim, self._staleness = key, dim, staleness
         self._cache = RowCache(staleness, dim, np.dtype(dtype))
         self._clock = 0  # steps so far
         self._used: list[_Used] = []  # since the last step

@@ -44,7 +44,8 @@ class Exchange:
         stagings: The staging array of each key, in the order of initialisation.
         routes: Which keys the workers sum and which the servers have, where that is not the same for all.
         orders_told: Digests of the names of parameters whose order others have been told.
-        check: Raises what has gone wrong so far.
+        check: Raises what has gone wrong so far; of a store that is closed, that it is.
+        is_closed: Nothing of it is here or with others any more.
     """
 
     def __init__(self, worker: KVWorker, mode: str) -> None:
@@ -60,6 +61,7 @@ class Exchange:
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
+        self.is_closed = False
         self.counts_before = CountsBefore(self, mode)
         self.orders_told: set[int] = set()
         self.compress: str | None = None  # what optimizers that are set from now on are to have
@@ -81,6 +83,24 @@ class Exchange:
             )
         self.routes = routes
         self._summed_store = self.worker.open_store("client")
+
+    def close(self, *, settled: bool) -> None:
+        """Give up all keys, as all workers do, when all operations of this store are over.
+
+        Args:
+            settled: As of ``KVWorker.barrier``.
+        """
+        for store in dict.fromkeys((self.store, self._summed_store)):
+            self.worker.close_store(store, settled=settled)
+        self.stagings.clear()
+        self._kept.clear()
+        self.is_closed = True
+        self._errors.add(
+            UsageError(
+                f"worker {self.worker.rank}: store {self.store} is closed, and with it whatever it was "
+                "given to (a Trainer, a Module, a TableEmbedding): create another store, and others for it"
+            )
+        )
 
     def route_of(self, key: Key, *, is_table: bool) -> Route:
         """Return the route of a key that is to be initialised, where not all of them have the same one."""
@@ -296,6 +316,8 @@ class Exchange:
         after_failures: bool = True,
     ) -> None:
         """Queue an operation; see ``engine.push_async``."""
+        if self.is_closed:
+            self.check()
         engine.push_async(
             partial(self._begin, call) if after_failures else call,
             mutable=mutable,
