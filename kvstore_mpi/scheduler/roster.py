@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import PeerLostError
 from kvstore_mpi.records import NodeId, Role, Topology
 
 if TYPE_CHECKING:
@@ -104,6 +105,14 @@ class Roster:
     def all_in(self, workers: set[NodeId]) -> bool:
         """Return whether these are all workers that are there or will be again."""
         return len(self._workers_gone | workers) == self._topology.num_workers
+
+    def never_back(self) -> PeerLostError | None:
+        """Return the error of a job whose other workers have finished without one that was lost."""
+        # The launcher sees the ends of processes, and one that is frozen, or cut off, has none: it would
+        # wait for it for ever.
+        gone = [news for node, news in self.left.items() if node.role is Role.WORKER]
+        lost = [news for news in gone if not (news.orderly or news.asked)]
+        return PeerLostError(f"{lost[0].reason}; the others have finished without it") if lost else None
 
     def named(self, name: str) -> list[NodeId]:
         """Return whom the launcher means: the ranks of ``client1``, the leader first, or ``server0``."""

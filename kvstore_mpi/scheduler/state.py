@@ -267,20 +267,12 @@ class SchedulerState:
         self.roster.depart([sender], gone)
         if not self.roster.workers_remain:
             # Workers that had told the same, or nothing, and left before do not know it.
-            return self._end(self._numbers.error or self._never_back())
+            return self._end(self._numbers.error or self.roster.never_back())
         # To the servers alone, whose rounds it may be missing in: were all told of all, the end of 10,000
         # workers would take 50 million messages, and a worker hears it from the barrier or the server that
         # it waits for.
         news = [Send(node, gone) for node in self.roster.servers_present]
         return [*news, *self._close_stores(), *self._strand(gone, [])]
-
-    def _never_back(self) -> PeerLostError | None:
-        """Return the error of a job whose other workers have finished without one that was lost."""
-        # The launcher sees the ends of processes, and one that is frozen, or cut off, has none: it would
-        # wait for it for ever.
-        gone = [news for node, news in self.roster.left.items() if node.role is Role.WORKER]
-        lost = [news for news in gone if not (news.orderly or news.asked)]
-        return PeerLostError(f"{lost[0].reason}; the others have finished without it") if lost else None
 
     def _end(self, error: KVStoreError | None) -> Instructions:
         """No worker is left: stop the servers and this process."""
