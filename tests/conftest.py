@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.often import left_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TESTS = Path(__file__).parent
 
@@ -31,6 +37,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 # MXNet takes distutils from the standard library; setuptools would put its own, and all of itself, there.
 os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
+
+importlib.import_module("support.quick_imports.sitecustomize")  # for this process, too
 
 # Several tests run at once, each of them jobs of several processes: more threads would only spin.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -60,6 +68,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text += f"each group, which repeats what other tests run, one in {GROUP_SHARE} N; of what else is "
     text += f"thorough one in {WHOLE_SHARE} of each folder (all)"
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage: what this makes stays, and no collection later looks at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.freeze = lambda: None  # what tests call in here would keep garbage of other tests, and its files
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
