@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import secrets
@@ -284,6 +285,7 @@ def dry_run(spec: JobSpec) -> int:
 def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Result:
     """Run a job to its end."""
     began, told = time.monotonic(), ""
+    gc.freeze()  # what the imports have made stays: collections, at the end too, need not look at it
     descriptors.allow(descriptors.needed(spec))
     spec, mpi, choice, placement = _placed(spec)
     job = secrets.token_hex(8)

@@ -305,14 +305,13 @@ def check_size(size: int, told: int | None, library: str) -> None:
 
 def _register_stores() -> None:
     """Make the store types known before the script asks for one, if there is an mxnet to know them."""
-    if importlib.util.find_spec("mxnet") is None:
-        return
-    # What these imports make stays until the end: collections among it find nothing, and took a third of
-    # the import's 0.5 s, the end of the process included; those of the script need not look at it either.
+    # What imports have made stays until the end: collections among it find nothing, and took a third of the
+    # 0.5 s of mxnet's, the end of the process included; those of the script need not look at it either.
     gc.disable()
     try:
-        with _crashes_stay_crashes():
-            importlib.import_module("kvstore_mpi.mxnet")
+        if importlib.util.find_spec("mxnet") is not None:
+            with _crashes_stay_crashes():
+                importlib.import_module("kvstore_mpi.mxnet")
     finally:
         gc.freeze()
         gc.enable()
