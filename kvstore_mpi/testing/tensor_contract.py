@@ -15,6 +15,7 @@ from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
+from kvstore_mpi.testing.communicator_contract import repeated
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
@@ -38,13 +39,13 @@ def check(function: Check) -> Check:
 
 def vectors(rank: int, count: int, size: int, dtype: str) -> list[Array]:
     """Return what a rank has: small whole numbers that differ between ranks, vectors and elements."""
-    return [((np.arange(size) + 2 * rank + index) % 3).astype(dtype) for index in range(count)]
+    return [repeated(((np.arange(3) + 2 * rank + each) % 3).astype(dtype), size) for each in range(count)]
 
 
-def everything(group: TensorGroup, count: int, size: int, dtype: str) -> Array:
-    """Return all vectors of all ranks."""
-    found = [each for rank in range(group.size) for each in vectors(rank, count, size, dtype)]
-    return np.array(found)
+def result(group: TensorGroup, count: int, size: int, dtype: str, name: str = "sum") -> Array:
+    """Return what comes of all vectors of all ranks by an operation."""
+    found = [each for rank in range(group.size) for each in vectors(rank, count, 3, dtype)]
+    return repeated(getattr(np, name)(found, axis=0).astype(dtype), size)
 
 
 @check
@@ -56,9 +57,9 @@ def allreduce_gives_the_result_to_all_vectors(group: TensorGroup) -> None:
                 for name in ("sum", "max", "min"):
                     tensor = Tensor(vectors(group.rank, count, size, dtype))
                     group.allreduce(tensor, name)
-                    wanted = getattr(np, name)(everything(group, count, size, dtype), axis=0)
+                    wanted = result(group, count, size, dtype, name)
                     for vector in tensor.vectors:
-                        np.testing.assert_array_equal(vector, wanted.astype(dtype))
+                        np.testing.assert_array_equal(vector, wanted)
 
 
 @check
@@ -68,7 +69,7 @@ def out_of_place_leaves_the_tensor_alone(group: TensorGroup) -> None:
         tensor = Tensor(vectors(group.rank, 2, size, "float32"))
         out = Tensor([np.zeros(size, np.float32) for _ in range(3)])
         group.allreduce(tensor, out=out)
-        wanted = everything(group, 2, size, "float32").sum(axis=0)
+        wanted = result(group, 2, size, "float32")
         for vector in out.vectors:
             np.testing.assert_array_equal(vector, wanted)
         for vector, before in zip(tensor.vectors, vectors(group.rank, 2, size, "float32")):
@@ -88,7 +89,7 @@ def large_tensors_are_whole(group: TensorGroup) -> None:
     """Also where they are cut into segments."""
     tensor = Tensor(vectors(group.rank, 2, LARGE, "float32"))
     group.allreduce(tensor)
-    np.testing.assert_array_equal(tensor.vectors[1], everything(group, 2, LARGE, "float32").sum(axis=0))
+    np.testing.assert_array_equal(tensor.vectors[1], result(group, 2, LARGE, "float32"))
 
 
 @check
@@ -100,7 +101,7 @@ def allreduce_is_reduce_scatter_and_allgather(group: TensorGroup) -> None:
             lo, hi = group.chunk(size)
             chunk = np.empty(hi - lo, dtype)
             group.reduce_scatter(tensor, chunk)
-            wanted = everything(group, 2, size, dtype).sum(axis=0).astype(dtype)
+            wanted = result(group, 2, size, dtype)
             np.testing.assert_array_equal(chunk, wanted[lo:hi])
             group.allgather(chunk, tensor)
             for vector in tensor.vectors:
@@ -126,7 +127,7 @@ def work_goes_on_in_the_background_in_the_order_of_the_calls(group: TensorGroup)
     for tensor, work in zip(reversed(tensors), reversed(works)):
         work.wait(60)
         assert work.done()
-        wanted = everything(group, 1, tensor.size, "float32").sum(axis=0)
+        wanted = result(group, 1, tensor.size, "float32")
         np.testing.assert_array_equal(tensor.vectors[0], wanted)
 
 
@@ -186,7 +187,7 @@ def check_designs(make: Callable[[], Communicator]) -> None:
                 for size in SIZES:
                     tensor = Tensor(vectors(group.rank, count, size, dtype))
                     group.allreduce(tensor, timeout=60)
-                    wanted = everything(group, count, size, dtype).astype(np.float64).sum(axis=0)
+                    wanted = result(group, count, size, dtype).astype(np.float64)
                     for vector in tensor.vectors:
                         np.testing.assert_array_equal(vector.astype(np.float64), wanted, err_msg=name)
         group.close()

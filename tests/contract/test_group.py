@@ -28,6 +28,7 @@ from kvstore_mpi.tensor_collectives.hosts import (
 from kvstore_mpi.tensor_collectives.runs import BufferRun, Name
 from kvstore_mpi.tensor_collectives.steps import in_place
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS
+from kvstore_mpi.testing.communicator_contract import contribution, total
 from kvstore_mpi.transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Rank:
     def buffer(self, size: int, dtype: str) -> Array:
         """Return a buffer of numbers that differ between ranks and elements."""
         buffer = self.arena.allocate(size, np.dtype(dtype))
-        buffer[:] = ((np.arange(size) + self.group.rank) % 3).astype(dtype)
+        buffer[:] = contribution(self.group.rank, size, dtype)
         return buffer
 
 
@@ -65,13 +66,6 @@ def on_all(
     ranks = [Rank(communicator, algorithm, shares=shares) for communicator in communicators]
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(call, ranks))
-
-
-def total(ranks: int, size: int, dtype: str) -> Array:
-    """Return the sum of what all ranks have."""
-    parts = [((np.arange(size) + rank) % 3).astype(dtype) for rank in range(ranks)]
-    result: Array = np.sum(parts, axis=0, dtype=dtype)
-    return result
 
 
 SEVERAL_HOSTS = [[[0, 1], [2, 3]], [[0, 2], [1]], [[0], [1, 2, 4], [3]]]
