@@ -21,7 +21,6 @@ from kvstore_mpi.testing.communicator_contract import CHECKS
 from mpilaunch.mpi import find_library
 
 DEADLINE_S = 150.0
-CONTRACTS = {"communicator_contract": CHECKS, "tensor_contract": tensor_contract.CHECKS}
 
 
 def on_all_ranks(size, call):
@@ -72,22 +71,13 @@ def _mpiexec():
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    ("size", "contract"), often_of([(3, "communicator_contract")], [1, 2, 3, 4], CONTRACTS)
-)
-def test_mpi(size, contract):
-    """Ranks that are processes of a real MPI job; mpi4py ends all when one fails."""
-    mpiexec = _mpiexec()
-    if mpiexec is None:
-        pytest.skip("there is no mpiexec")
-    output = _run(mpiexec, size, f"kvstore_mpi.testing.{contract}")
-    assert f"{len(CONTRACTS[contract])} checks passed on {size} ranks" in output
+@pytest.mark.parametrize(("size", "sleeps"), often_of([(2, "1"), (3, "1")], [1, 2, 3, 4], ["0", "1"]))
+def test_mpi(size, sleeps, monkeypatch):
+    """Ranks that are processes of a real MPI job; mpi4py ends all when one fails.
 
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(("size", "sleeps"), often_of([(2, "1"), (3, "1")], [2, 3], ["0", "1"]))
-def test_ranks_that_sleep_have_sums_under_way(size, sleeps, monkeypatch):
-    """As those of different hosts do, by messages to each other; others have none."""
+    Those that sleep have sums under way, as ranks of different hosts do, by messages to each other; others
+    have none.
+    """
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
@@ -110,6 +100,19 @@ def test_one_rank_alone_sleeps(others):
     )
     output = _outcome([mpiexec, *one, ":", *rest])
     assert f"{len(CHECKS)} checks passed on {1 + others} ranks" in output
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+@pytest.mark.sampled
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_tensors_over_mpi(size):
+    """The contract that ``test_tensor_group.py`` runs with threads."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    output = _run(mpiexec, size, "kvstore_mpi.testing.tensor_contract")
+    assert f"{len(tensor_contract.CHECKS)} checks passed on {size} ranks" in output
 
 
 @pytest.mark.mpi
