@@ -1,10 +1,11 @@
-"""On PYTHONPATH, spares a test's processes two thirds of `import mxnet`, which no test needs.
+"""On PYTHONPATH, spares a test's processes three quarters of `import mxnet`, which no test needs.
 
 MXNet takes a base class from scikit-learn for one class that is deprecated, and sparse matrices and some
 statistics from SciPy, if it is installed. A script that imports either on its own account gets it. Web
-requests are for downloads of data sets. And for each of its operators, 2,500 times, MXNet writes Python
-source of a function with its documentation, and compiles that. Here an operator has its function when it is
-called for the first time.
+requests are for downloads of data sets; these, and parts of MXNet that few scripts use, are loaded when
+something of them is asked for. And for each of its operators, 2,500 times, MXNet writes Python source of a
+function with its documentation, and compiles that. Here an operator has its function when it is called for
+the first time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 NOT_NEEDED = ("scipy", "sklearn")
+LATER = (
+    "requests",
+    *("mxnet.contrib.onnx", "mxnet.contrib.quantization", "mxnet.contrib.text"),
+    *("mxnet.gluon.contrib", "mxnet.gluon.data", "mxnet.gluon.model_zoo"),
+    *("mxnet.rnn", "mxnet.test_utils", "mxnet.torch", "mxnet.visualization"),
+)
 
 
 def _when_called(make: Any, handle: Any, name: str, func_name: str) -> Any:
@@ -63,7 +70,10 @@ class _WithPostponedOperators:
 
 
 class _WithoutContent:
-    """Loads an empty package, which has what it should have once something is looked for in it."""
+    """Loads an empty module, which has what it should have once something is looked for in it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
 
     def create_module(self, _spec: ModuleSpec) -> None:
         """See ``importlib.abc.Loader``."""
@@ -73,13 +83,13 @@ class _WithoutContent:
 
         def look_up(name: str) -> Any:
             del module.__getattr__
-            spec = PathFinder.find_spec(module.__name__)
-            assert spec is not None
-            assert spec.loader is not None
-            spec.loader.exec_module(module)
+            self._loader.exec_module(module)
             return getattr(module, name)
 
         module.__getattr__ = look_up
+
+
+_KINDS: dict[str, Any] = {"mxnet.base": _WithPostponedOperators, **dict.fromkeys(LATER, _WithoutContent)}
 
 
 class _ForMXNet:
@@ -93,10 +103,10 @@ class _ForMXNet:
             return None
         if name.partition(".")[0] in NOT_NEEDED:
             raise ModuleNotFoundError(name)
-        if name not in {"mxnet.base", "requests"} or (spec := PathFinder.find_spec(name, path)) is None:
+        kind = _KINDS.get(name)
+        if kind is None or (spec := PathFinder.find_spec(name, path)) is None:
             return None
-        other: Any = _WithoutContent() if name == "requests" else _WithPostponedOperators(spec.loader)
-        spec.loader = other
+        spec.loader = kind(spec.loader)
         return spec
 
 
