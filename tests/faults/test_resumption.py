@@ -68,12 +68,12 @@ def test_a_job_of_one_client_goes_on_with_all_of_its_keys(start_here, tmp_path):
     for begin, end, more in ((0, 24, ()), (24, 28, ("--resume",))):
         options = ("--snapshot-dir", tmp_path / "snapshots", *more)
         steps = {"STEPS": f"{begin} {end}"}
-        job = start_here(result, (1, 4, 1), script="resuming_hybrid.py", options=options, environment=steps)
+        job = start_here(result, (1, 2, 1), script="resuming_hybrid.py", options=options, environment=steps)
         code, said = job.end()
         assert code == 0, said[-3000:]
         assert said.count("tables and dense keys stay on the servers") == 1
         for _ in range(begin, end):
-            momentum = 0.5 * momentum - 0.5 * 4
+            momentum = 0.5 * momentum - 0.5 * 2
             weight += momentum
         np.testing.assert_allclose(np.load(result), np.full((51, 2), weight), rtol=1e-6)
 
