@@ -129,26 +129,6 @@ def test_nan_passes_through(run, layout):
     assert returncode == 0, said[-3000:]
 
 
-@pytest.mark.parametrize("victim", ["worker", "server", "scheduler"])
-def test_killed_process_ends_the_job(start, victim):
-    """SIGKILL of any process is named, ends the job soon, and leaves no process behind."""
-    job = start("train_for_ever", (2, 1, 1))
-    workers = job.workers(2)
-    services = job.services()
-    family = job.family()
-    target = (
-        workers[1] if victim == "worker" else next(p for n, p in services.items() if n.startswith(victim))
-    )
-    begin = time.monotonic()
-    os.kill(target, signal.SIGKILL)
-    code, said = job.end()
-    assert code == 128 + signal.SIGKILL, said[-3000:]
-    assert time.monotonic() - begin < SOON_S
-    assert {"worker": "client1.0", "server": "server0", "scheduler": "scheduler"}[victim] in said
-    assert "SIGKILL" in said
-    job.check_gone(family)
-
-
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)],

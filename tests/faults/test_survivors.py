@@ -126,7 +126,10 @@ def times(folder, what, survivors):
     ids=str,
 )
 def test_survivors_save(start, tmp_path, cell):
-    """They reach ``finally`` and their exit handlers soon, and the job ends when they have."""
+    """They reach ``finally`` and their exit handlers soon, and the job ends when they have.
+
+    The job names who was killed, and leaves no process behind.
+    """
     late = []
     for number in range(TRIES):
         late.append(_what_is_late(start, tmp_path / f"saves{number}", cell))
@@ -150,6 +153,7 @@ def _what_is_late(start, saves, cell):
         environment={"SAVES": str(saves)},
     )
     workers = job.workers(clients * per_client)
+    family = job.family()
     begin = time.monotonic()
     os.kill(_victim(job, workers, cell.victim), cell.signum)
     code, said = job.end()
@@ -159,7 +163,10 @@ def _what_is_late(start, saves, cell):
     lost = re.findall(r"may have lost work: (.*)", said)
     assert lost == ([f"client1.{per_client - 1}"] if frozen_rank else []), said[-3000:]
     assert code == (128 + signal.SIGKILL if cell.signum == signal.SIGKILL else 69), said[-3000:]
-    assert cell.signum != signal.SIGKILL or "SIGKILL" in said
+    victims = {"client": f"client{clients - 1}.{per_client - 1}", "server": "server0"}
+    killed = rf"{victims.get(cell.victim, cell.victim)}\b.* failed first: SIGKILL"
+    assert cell.signum != signal.SIGKILL or re.search(killed, said), said[-3000:]
+    job.check_gone(family)
     saving, done = (max(times(saves, what, survivors)) for what in ("finally", "atexit"))
     log.info("%s: finally after %.2f s, ended %.2f s later", cell, saving - begin, end - done)
     saves_s, ends_s = limits(cell, patience(begin - launched))
