@@ -125,7 +125,9 @@ def coding_of(compress: str | None) -> int:
     two_bits = TwoBits.named(compress) if isinstance(compress, str) else None
     if two_bits is None:
         names = ", ".join(repr(each.name) for each in _REGISTERED)
-        raise UsageError(f"compress must be {names} or None, not {compress!r}")
+        raise UsageError(
+            f"compress must be {names} (2bit:0.1 with another threshold) or None, not {compress!r}"
+        )
     return two_bits.number
 
 

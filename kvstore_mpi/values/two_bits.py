@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,13 +67,10 @@ class TwoBits:
             return None
         return cls(threshold if colon else THRESHOLD)
 
-    @classmethod
-    def numbered(cls, number: int) -> TwoBits | None:
+    @staticmethod
+    def numbered(number: int) -> TwoBits | None:
         """Return the coding with a number in messages, or ``None``."""
-        if number >> 32 != 1:
-            return None
-        (threshold,) = struct.unpack("<f", struct.pack("<I", number - _NUMBERS))
-        return cls(threshold) if 0 < threshold <= _LARGEST else None
+        return _made(number) if number >> 32 == 1 else None
 
     @property
     def number(self) -> int:
@@ -132,6 +130,12 @@ class TwoBits:
         if both.any():
             elements[both.view(np.bool_)] = np.nan
         np.add(base, elements, out=out, casting="same_kind")
+
+
+@lru_cache(maxsize=64)  # asked for with every slice; and peers send numbers of all kinds
+def _made(number: int) -> TwoBits | None:
+    (threshold,) = struct.unpack("<f", struct.pack("<I", number - _NUMBERS))
+    return TwoBits(threshold) if 0 < threshold <= _LARGEST else None
 
 
 def _plane_bytes(size: int) -> int:

@@ -173,8 +173,8 @@ MUTANTS = [
     Mutant(
         "two bits: a peer's threshold may be zero",
         _IN + "two_bits.py",
-        "        return cls(threshold) if 0 < threshold <= _LARGEST else None",
-        "        return cls(threshold) if threshold <= _LARGEST else None",
+        "    return TwoBits(threshold) if 0 < threshold <= _LARGEST else None",
+        "    return TwoBits(threshold) if threshold <= _LARGEST else None",
         _TWO_BITS,
     ),
     Mutant(
