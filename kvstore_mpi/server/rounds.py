@@ -83,9 +83,9 @@ class Rounds:
     def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
         """A client pushes slices: count each once, and close the rounds that are complete by them."""
         out: Instructions = []
-        for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
-            record = self._keys.get(key_id)
-            if record is None or record.filled < len(record.slices):
+        for entry, payload, (record, units) in zip(message.entries, payloads, self._runs(message)):
+            key_id, lo, hi, sequence, wants_value = entry
+            if record is None:
                 out += self._too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
                 continue
             # One for all slices of the run: they are answered alike, each when its own round is closed.
@@ -93,7 +93,7 @@ class Rounds:
             if record.is_table:
                 asker = asker._replace(request=request_in(payload))
             pusher = peer.index // record.pusher_size
-            for unit, position in _units(record, lo, hi):
+            for unit, position in units:
                 contribution = unit.contributions.get(pusher)
                 # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
                 # it is recognised by its place. Without the second test a repetition, which nobody has to
@@ -124,6 +124,16 @@ class Rounds:
                     unit.pushed[pusher] = sequence
                     out += _carried(self._advance(unit, pusher, now))
         return out
+
+    def _runs(self, message: m.Push) -> list[tuple[KeyRecord | None, list[tuple[Unit, int]]]]:
+        """Return of each entry the key, if it has a value here, with the units of its slices."""
+        # Before any counts: after an error at a later one, rounds would be closed that nobody carries out.
+        runs: list[tuple[KeyRecord | None, list[tuple[Unit, int]]]] = []
+        for key_id, lo, hi, *_ in message.entries:
+            record = self._keys.get(key_id)
+            is_away = record is None or record.filled < len(record.slices)
+            runs.append((None, []) if is_away or record is None else (record, [*_units(record, lo, hi)]))
+        return runs
 
     def _problem(self, unit: Unit, pusher: int) -> KVStoreError | None:
         """Return why a pusher's push cannot be taken, or its round not be closed, if that is so."""
@@ -197,14 +207,9 @@ class Rounds:
             self._quorum_waits.pop(unit, None)
             return self._close(unit, here, now)
         if unit.has_quorum(here):
-            self._begin_wait(unit, now + unit.key.store.terms.quorum_wait)
+            # Not moved by the next push with the quorum: clients that come often would keep it open.
+            self._quorum_waits.setdefault(unit, now + unit.key.store.terms.quorum_wait)
         return None
-
-    def _begin_wait(self, unit: Unit, due: float) -> None:
-        """Close a round at ``due`` at the latest; a moment that was set before stays."""
-        # Every push with the quorum comes here: if each moved the moment, clients that come often enough
-        # would keep the round open.
-        self._quorum_waits.setdefault(unit, due)
 
     def _close(self, unit: Unit, clients: list[int], now: float) -> Closed:
         """Update a unit with what some clients, or other pushers, have pushed, and answer them.

@@ -23,6 +23,7 @@ from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server.status import Observed
 from kvstore_mpi.values.coding import RAW, check_coded
+from kvstore_mpi.values.layout import check_values
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -272,6 +273,7 @@ class Server(Observed):
             case m.Create() | m.Share() if message.key_id in state.keys.retired.closed:
                 pass  # of a worker that saw this server come back before it heard that the store is over
             case m.Create():
+                check_values(message.spec, message.runs, payloads)
                 if self._snapshots is not None and self._snapshots.take_up(message, state, self._store):
                     self._note_key(state.keys.by_id[message.key_id])
                 return state.create(peer, message, payloads)
@@ -338,8 +340,7 @@ class Server(Observed):
     def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
         if NodeId.parse(message.name).role is not Role.SERVER:
             return self._state.gone(message, now)
-        # A server of this job is lost with its shard. One that comes back has a snapshot or is given the
-        # workers' copies.
+        # It is lost with its shard; one that comes back has a snapshot, or is given the workers' copies.
         if not message.returns:
             self._end(PeerLostError(message.reason))
         return ()

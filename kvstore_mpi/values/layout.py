@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.values.row_sparse import RowSparse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.records import KeySpec, Shard, Slice
 
@@ -46,3 +47,19 @@ class Layout(Protocol):
 def layout_of(spec: KeySpec) -> Dense | RowSparse:
     """Return the layout of a key."""
     return RowSparse(spec) if spec.partitions else Dense(spec.key, spec.dtype)
+
+
+def check_values(spec: KeySpec, runs: Sequence[tuple[int, int]], payloads: Sequence[Any]) -> None:
+    """Check the initial values of runs of a key, before they count as there and others are given them.
+
+    Raises:
+        MismatchError: There are more or fewer payloads than runs, or one has another size.
+    """
+    if len(payloads) != len(runs):
+        raise MismatchError(f"{spec}: {len(runs)} runs of its value came with {len(payloads)} payloads")
+    layout = layout_of(spec)
+    for (lo, hi), payload in zip(runs, payloads):
+        if isinstance(layout, RowSparse):
+            layout.check_value(payload, lo)
+        else:
+            layout.check(payload, lo, hi)

@@ -179,8 +179,8 @@ MUTANTS = [
     Mutant(
         "each push moves the end of a wait",
         _IN + "rounds.py",
-        "self._quorum_waits.setdefault(unit, due)",
-        "self._quorum_waits[unit] = due",
+        "self._quorum_waits.setdefault(unit, now + unit.key.store.terms.quorum_wait)",
+        "self._quorum_waits[unit] = now + unit.key.store.terms.quorum_wait",
         _QUORUM,
     ),
     Mutant(

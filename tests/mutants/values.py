@@ -192,6 +192,20 @@ MUTANTS = [
         _WRONG,
     ),
     Mutant(
+        "an initial value of another size counts",
+        "kvstore_mpi/values/layout.py",
+        "            layout.check(payload, lo, hi)",
+        "            pass",
+        _WRONG,
+    ),
+    Mutant(
+        "a key without payloads counts",
+        "kvstore_mpi/values/layout.py",
+        "    if len(payloads) != len(runs):",
+        "    if False:",
+        _WRONG,
+    ),
+    Mutant(
         "the third client is not added",
         _IN + "dense.py",
         "    for array in arrays[2:]:",

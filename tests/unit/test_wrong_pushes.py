@@ -106,6 +106,32 @@ def test_runs_that_are_not_cut_as_here(run):
     assert "slice_elements must be the same on all processes" in text
 
 
+def test_nothing_of_a_message_counts_if_one_of_its_runs_is_not_cut_as_here():
+    """Not even a round that would have been complete by what precedes it."""
+    job = Job()
+    job.push(1, [job.payload(2)])
+    job.push(0, [job.payload(1, 0, 8), job.payload(1, 8, 9)], runs=[(0, 8), (8, 9)])
+    assert [peer for peer, _, _ in job.failures()] == [WORKERS[0]]
+    job.sent.clear()
+    job.push(0, [job.payload(1)])
+    answers = [(peer, b"".join(payloads)) for peer, _, payloads in job.sent]
+    assert answers == [(worker, job.payload(3).tobytes()) for worker in WORKERS]
+
+
+@pytest.mark.parametrize("payloads", [[], [bytes(8)], [bytes(48)], [bytes(40), bytes(40)]])
+def test_an_initial_value_of_another_size_counts_for_nothing(payloads):
+    """Who asks for it waits for one that is whole."""
+    job = Job()
+    create = m.Create(KeySpec(0, "v", (SIZE,), "float32"), "sync", 1, (0, SIZE), [(0, SIZE)])
+    job.receive(WORKERS[1], m.Pull([(1, 0, SIZE, 0)]))
+    job.receive(WORKERS[0], create, payloads)
+    assert [(peer, error) for peer, error, _ in job.failures()] == [(WORKERS[0], "MismatchError")]
+    job.sent.clear()
+    job.receive(WORKERS[0], create, [job.payload(7)])
+    values = [each for peer, message, each in job.sent if type(message) is m.Values and peer == WORKERS[1]]
+    assert b"".join(part for each in values for part in each) == job.payload(7).tobytes()
+
+
 def test_a_coding_that_is_not_known():
     """It cannot be decoded."""
     job = Job()
