@@ -282,6 +282,13 @@ class NodeConfig:
                 f"{spell('dense')} servers: there are no servers: give {spell('num_servers')} 1 or more",
             ),
             (
+                not self.incarnation or self.leaders != "all",
+                (
+                    f"{spell('leaders')} all does not go with processes that are started again: "
+                    "the ranks of a client must agree on what was lost"
+                ),
+            ),
+            (
                 self.peer_timeout >= 2 * self.heartbeat,
                 f"{spell('peer_timeout')} must be at least twice {spell('heartbeat')}",
             ),
@@ -345,6 +352,10 @@ class NodeConfig:
     def largest_slice(self) -> int:
         """Elements of the largest slice, the same in all processes of the job."""
         return self.slice_elements or SLICE_ELEMENTS
+
+    def all_push(self, client_size: int) -> bool:
+        """Return whether each rank of a client of this size speaks to the servers, and not one for all."""
+        return self.leaders == "all" and self.num_servers > 0 and client_size > 1
 
     @property
     def takes_up(self) -> frozenset[str]:

@@ -92,7 +92,7 @@ class Server(Observed):
             schedule=schedule,
             window_bytes=config.window_bytes,
             slice_elements=config.largest_slice,
-            all_push=config.leaders == "all",
+            all_push=config.all_push(topology.client_size),
             recorder=recorder,
         )
         self._optimizers = OptimizerRequests(self._state, self._store)

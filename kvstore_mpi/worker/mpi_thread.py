@@ -372,7 +372,7 @@ def make_mpi_thread(
         recorder: Takes what happens here, if the job has a trace.
     """
     group = Group(communicator, locate=locate, algorithm=Algorithm(config.collective), profile=profile)
-    return MpiThread(group, recorder, all_push=config.leaders == "all")
+    return MpiThread(group, recorder, all_push=config.all_push(communicator.size))
 
 
 def _not_started(_: object) -> None:

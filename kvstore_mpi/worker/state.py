@@ -88,7 +88,7 @@ class WorkerState:
         self.me = f"{topology.describe_worker(rank)} (rank {rank})"
         self._leads = rank == self._leader.index
         self._mpi_rank = rank - self._leader.index
-        all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
+        all_push = config.all_push(topology.client_size)
         num_pushers = topology.client_size if all_push else 1
         members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
         self.keys = WorkerKeys(config, topology, hosts, mpi_rank=self._mpi_rank, num_pushers=num_pushers)

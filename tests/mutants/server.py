@@ -310,6 +310,20 @@ MUTANTS = [
         ("unit/test_step_norms.py",),
     ),
     Mutant(
+        "the MPI threads of a job without servers sum as if all ranks pushed",
+        "kvstore_mpi/config.py",
+        'return self.leaders == "all" and self.num_servers > 0 and client_size > 1',
+        'return self.leaders == "all" and client_size > 1',
+        ("unit/test_config.py",),
+    ),
+    Mutant(
+        "a process is started again among others that all push",
+        "kvstore_mpi/config.py",
+        '                not self.incarnation or self.leaders != "all",',
+        "                True,",
+        ("unit/test_config.py",),
+    ),
+    Mutant(
         "small gradients are scaled up",
         "kvstore_mpi/worker/step_norms.py",
         "        factor = bound / norm if norm > bound else 1.0",

@@ -33,7 +33,7 @@ class Rank:
         """Own a communicator; its thread is not started."""
         self.rank = communicator.rank
         self.reports: queue.Queue[Any] = queue.Queue()
-        config = NodeConfig(leaders="all" if all_push else "one")
+        config = NodeConfig(leaders="all" if all_push else "one", num_servers=1)
         self.collectives = make_mpi_thread(communicator, config, lambda _buffer: None, None, None)
 
     def job(self, what: Collective, number: int, size: int = SMALL) -> Collect:

@@ -59,6 +59,7 @@ class Worker:
         self.topology = Topology(clients, workers, servers)
         self.coordinator = SCHEDULER if servers else node(0)
         config = NodeConfig(
+            num_servers=servers,
             slice_elements=SLICE,
             step_timeout=STEP - late_operations.SERVERS_FIRST_S * bool(servers),
             **options,

@@ -93,7 +93,8 @@ class Simulation:
         self.network = MemoryNetwork(seed)
         self.random = random.Random(seed)
         # A server that comes back when all have gone waits for nobody longer than a simulated job may take.
-        self._config = {"transport": "tcp", "collective": "mpi", "connect_timeout": 60.0, **config}
+        shape = {"num_servers": topology.num_servers, "connect_timeout": 60.0}
+        self._config = {"transport": "tcp", "collective": "mpi", **shape, **config}
         self._alive: dict[NodeId, Process] = {}
         self._held: set[NodeId] = set()
         self.disk = Disk()

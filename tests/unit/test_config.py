@@ -23,6 +23,7 @@ def valid_configs(draw):
     num_servers = draw(st.integers(0, 9))
     num_clients = draw(st.integers(1, 9)) if num_servers else 1
     heartbeat = draw(SECONDS)
+    leaders = draw(st.sampled_from(LEADERS))
     return NodeConfig(
         role=draw(st.sampled_from(Role)),
         index=draw(st.integers(0, 99)),
@@ -37,7 +38,7 @@ def valid_configs(draw):
         snapshot_every=draw(SECONDS),
         keep_values=draw(st.booleans()),
         resume=draw(st.booleans()),
-        incarnation=draw(st.integers(0, 99)),
+        incarnation=draw(st.integers(0, 99 if leaders != "all" else 0)),
         record_dir=draw(TEXT),
         take_over=draw(st.booleans()),
         start_with=draw(st.integers(0, num_clients)),
@@ -51,7 +52,7 @@ def valid_configs(draw):
         placement=draw(st.sampled_from(PLACEMENTS)),
         collective=draw(st.sampled_from([each for each in COLLECTIVES if each != "shm"])),
         collective_profile=draw(TEXT),
-        leaders=draw(st.sampled_from(LEADERS)),
+        leaders=leaders,
         connect_timeout=draw(SECONDS),
         step_timeout=draw(SECONDS),
         warn_after=draw(SECONDS),
@@ -106,6 +107,21 @@ def test_malformed_values_are_all_named_with_their_variables():
     assert "KVMPI_CLIENT" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("leaders", "servers", "ranks", "expected"),
+    [
+        ("all", 1, 2, True),
+        ("one", 1, 2, False),
+        ("auto", 1, 2, False),
+        ("all", 0, 2, False),
+        ("all", 1, 1, False),
+    ],
+)
+def test_all_ranks_push_where_there_are_several_and_servers(leaders, servers, ranks, expected):
+    """Whoever asks, a worker's state, its MPI thread or a server, is told the same."""
+    assert NodeConfig(leaders=leaders, num_servers=servers).all_push(ranks) is expected
+
+
 SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
 
 
@@ -139,6 +155,10 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
         (
             {**SERVED, "snapshot_dir": "s", "routes": "a=servers,e*=rows"},
             "routes e*=rows does not go with snapshot_dir",
+        ),
+        (
+            {**SERVED, "leaders": "all", "incarnation": 1},
+            "leaders all does not go with processes that are started again",
         ),
         ({"schedule": "random"}, "schedule must be one of p3, slicing, fifo"),
         ({"window_bytes": -1}, "window_bytes must be at least 1, or auto"),
