@@ -187,7 +187,7 @@ def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Jo
     return Job(name, bytes.fromhex(secret)), addresses
 
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # of the two below, which a process has once: so do MPI and the job see it
 _worker: Worker | None = None
 _links: Links | None = None
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.tracing.recorder import Recorder
 
+# Of the module: ``annotate`` decorates functions before there is a store, and whoever calls it knows none.
 _recorder: Recorder | None = None
 
 

@@ -60,6 +60,7 @@ class _CompletionRecord(ctypes.Structure):
 _ON_CPU = ctypes.byref(_Context(1, 0))
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
+# Of the module, as the engine is of the process: its threads call ``_COMPLETE``, which no object is handed.
 _numbers = itertools.count(1)
 _pending: dict[int, _Operation] = {}
 """Operations that have been pushed and not completed; the engine's callback knows only the number."""

@@ -30,6 +30,7 @@ INTERRUPT_SECONDS = 2.0
 
 _log = logging.getLogger("kvstore_mpi.mxnet")
 _process = os.getpid()
+# Of the module: exits of the interpreter and forks concern all stores of the process, and know none.
 _workers: list[KVWorker] = []
 _links: list[Links] = []
 
