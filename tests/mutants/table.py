@@ -36,6 +36,7 @@ AREAS = (
     "strangers",
     "seeing",
     "operations",
+    "beside_shells",
 )
 """Each is a file beside this one with a list ``MUTANTS``."""
 

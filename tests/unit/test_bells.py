@@ -95,8 +95,15 @@ def test_a_nudge_ends_a_wait():
     first.nudge()
     first.nudge()
     first.wait()
-    threading.Timer(0.1, first.nudge).start()
+    nudged = []
+
+    def nudge():
+        nudged.append(True)
+        first.nudge()
+
+    threading.Timer(0.1, nudge).start()
     first.wait()
+    assert nudged  # and those before it were one
 
 
 def test_who_has_gone_keeps_nobody():

@@ -25,11 +25,19 @@ def closed():
 
 @pytest.mark.parametrize("stream", [None, closed(), object()])
 def test_streams_that_are_none(monkeypatch, stream):
-    """Nothing is said, and nothing raised."""
+    """Nothing is said or raised, and the stream that is one has what was printed."""
+    printed, flushed = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(printed)))
     say("a")
     flush()
+    assert printed.getvalue() == b"a\n"
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(flushed)))
+    monkeypatch.setattr(sys, "stderr", stream)
+    sys.stdout.write("b\n")
+    say("c")
+    flush()
+    assert flushed.getvalue() == b"b\n"
 
 
 def test_what_is_said_can_be_written(monkeypatch):

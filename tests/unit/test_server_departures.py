@@ -42,6 +42,15 @@ def test_a_round_that_a_departed_client_should_complete_fails(orderly, error):
     assert ("unequal numbers" in failure.text) is orderly
 
 
+def test_who_only_pulls_is_told_that_the_round_has_failed():
+    """Another rank of a client that has pushed waits for the same value."""
+    server = Server(clients=2, workers=4)
+    server.push(0, 1)
+    assert server.pull(1, after=1) == []
+    gone = m.PeerGone("worker2", "client1.0 has died", orderly=False)
+    assert set(failures(server.state.gone(gone, 0.0))) == {leader(0), leader(1)}
+
+
 @pytest.mark.parametrize(("orderly", "error"), [(True, MismatchError), (False, PeerLostError)])
 def test_a_push_after_a_client_has_departed_fails_at_once(orderly, error):
     """Nobody waits for what cannot come."""

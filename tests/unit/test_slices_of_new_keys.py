@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.records import KeySpec
+from kvstore_mpi.records import KeySpec, Shard
+from kvstore_mpi.values.layout import layout_of
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES
 from kvstore_mpi.worker.key_creation import MOST_SLICES, check_slices
 
 
@@ -24,7 +26,12 @@ def check(size, slice_elements, dtype="float32"):
     ],
 )
 def test_what_can_travel(size, slice_elements, dtype):
+    """It is not refused, and cut into slices of which each fits into a message."""
     check(size, slice_elements, dtype)
+    layout = layout_of(KeySpec(0, "w", (size,), dtype))
+    slices = [slice_ for _, slice_ in layout.cut(0, [Shard(0, 0, size)], slice_elements)]
+    assert len(slices) <= MOST_SLICES
+    assert max(layout.num_bytes(lo, hi) for _, lo, hi in slices) <= MAX_FRAME_BYTES
 
 
 def test_too_many_and_too_large_slices_are_refused_with_a_size_that_is_none():
