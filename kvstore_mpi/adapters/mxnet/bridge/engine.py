@@ -268,8 +268,8 @@ def prepare(num_workers: int) -> None:
         if num_workers > 1 and is_naive():
             raise ConfigurationError(
                 f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
-                "would wait for all workers; unset it (also where the script sets it after its first array, "
-                "which is too late for MXNet), or debug with one worker"
+                "would wait for all workers; unset it (after the first array it is too late for MXNet "
+                "anyway), or debug with one worker"
             )
         if not is_naive():
             _make_room_for_errors()
