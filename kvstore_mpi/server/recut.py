@@ -29,12 +29,12 @@ _Part = dict[int, Array]
 class Recut:
     """Takes what servers had of a table, one after the other, and makes the pieces of a shard."""
 
-    def __init__(self, spec: KeySpec, partitions: int, shard: tuple[int, int]) -> None:
+    def __init__(self, spec: KeySpec, was: KeySpec, shard: tuple[int, int]) -> None:
         """Begin with nothing.
 
         Args:
             spec: Of the table, as it is to be cut.
-            partitions: Into how many pieces it was cut before.
+            was: Of the table, as it was cut before.
             shard: Which pieces are wanted; as ``Create`` has it.
         """
         self._spec = spec
@@ -46,7 +46,8 @@ class Recut:
         self._newest = 0  # number of the last update that any piece had
         # By the former cut, and not by what the files have: a server that died before it was given the
         # table has left no entry that would tell.
-        self._missing = set(range(0, 2 * partitions, 2))  # old pieces that have not come
+        self._missing = set(range(0, 2 * was.partitions, 2))  # old pieces that have not come
+        self._cut = was.layout, was.partitions
 
     @staticmethod
     def wants(_key: KeyRecord) -> bool:
@@ -54,7 +55,15 @@ class Recut:
         return True
 
     def add(self, key: KeyRecord, arrays: Sequence[Array]) -> None:
-        """Take what a server had; the arrays of a base, in the order of the key's records."""
+        """Take what a server had; the arrays of a base, in the order of the key's records.
+
+        Raises:
+            ConfigurationError: It was cut otherwise than what the others had.
+        """
+        # Files of two jobs under the names of one, as a job leaves them that ends when some of its servers
+        # have saved, and others have not: rows would be missing, or there twice.
+        if (key.spec.layout, key.spec.partitions) != self._cut:
+            raise self._unfit("pieces are cut in two ways: not all servers had saved when a job ended")
         # With a smaller count than rows have really seen, Adam would correct a bias that is no longer
         # there, and its next step would have the wrong size.
         self._count = max([self._count, *(unit.updates for unit in key.units)])

@@ -232,6 +232,9 @@ class Resumption:
     def _note_new(self, message: m.Create) -> None:
         """Note a key that begins as the script has it, if nobody else says so."""
         spec = message.spec
+        # A worker has told of it after this server's restart, before which it was noted.
+        if message.seed and message.runs:
+            return
         name = spec.store, parameter_of(spec.key)
         # Sums have been told of; and a table that takes a key's place while the job runs has its value.
         if spec.scratch or name[1] != spec.key or message.key_id in self._sums:
@@ -258,7 +261,7 @@ class Resumption:
     def _recut(self, message: m.Create, was: KeyRecord, units: Sequence[tuple[int, int]]) -> Taken:
         recut: Recut | DenseRecut
         if message.spec.partitions:
-            recut = Recut(message.spec, was.spec.partitions, message.shard)
+            recut = Recut(message.spec, was.spec, message.shard)
         else:
             recut = DenseRecut(message.spec, message.shard, units)
         # One after the other: of the others' no more than a server's part is ever in memory.

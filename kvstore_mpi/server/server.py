@@ -101,13 +101,11 @@ class Server(Observed):
 
     def _open_snapshots(self, job: str) -> Snapshots:
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
-        config, topology = self._config, self._topology
-        shape = (topology.num_servers, topology.num_clients, topology.client_size)
-        layout = Layout(config.index, *shape, config.largest_slice)
+        layout = Layout.of(self._config.index, self._topology, self._config.largest_slice)
         snapshots = self._make_snapshots(job, layout)
         # Also of a server that goes on from nothing: it must not begin where a former job's snapshots are.
-        into = self._state, self._store, self._optimizers.restore
-        snapshots.restore(*into, resume=config.resume, first=not config.incarnation)
+        state, store, first = self._state, self._store, not self._config.incarnation
+        snapshots.restore(state, store, self._optimizers.restore, resume=self._config.resume, first=first)
         for key in self._state.keys:
             self._note_key(key)
         return snapshots
@@ -141,8 +139,7 @@ class Server(Observed):
 
     def meet(self, scheduler: Sequence[str]) -> None:
         """Connect to the scheduler and announce this server; ``run`` does it by itself."""
-        # The scheduler is watched from the first moment: without it nobody would tell this server that
-        # the job is over.
+        # Watched from the first moment: nobody else would tell this server that the job is over.
         self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), self._loop.now())
         self._loop.endpoint.monitor(SCHEDULER)
         hello = m.Join(self._listens_on, host_name(), os.getpid(), self._config.incarnation)
@@ -236,9 +233,8 @@ class Server(Observed):
             if self._recorder is not None:
                 self._recorder.mark("received", event.peer, entries)
             return
-        # Pushes wait by priority. What else a worker says holds for the pushes that come after it, so those
-        # before it must be out of the queue first: new hyper-parameters would change an update that was
-        # pushed before.
+        # Pushes wait by priority. What else a worker says holds for those that come after it alone: new
+        # hyper-parameters would change an update that was pushed before.
         if type(message) not in _AT_ANY_TIME:
             while self._pushes:
                 self._process_next(now)
@@ -274,8 +270,7 @@ class Server(Observed):
                 pass  # of a worker that saw this server come back before it heard that the store is over
             case m.Create():
                 check_values(message.spec, message.runs, payloads)
-                if self._snapshots is not None and self._snapshots.take_up(message, state, self._store):
-                    self._note_key(state.keys.by_id[message.key_id])
+                self._take_up([message])
                 return state.create(peer, message, payloads)
             case m.Share():
                 return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
@@ -285,6 +280,7 @@ class Server(Observed):
             case m.AwaitOptimizer():
                 return state.await_optimizer(peer, message)
             case m.Resume():
+                self._take_up([key for key, _ in message.keys])
                 return state.resume(peer, message)
             case m.Finished():
                 return state.finished(peer)
@@ -378,6 +374,10 @@ class Server(Observed):
                 self._note_key(self._state.keys.by_id[instruction.message.key_id])
             case Log():
                 log.log(instruction.level, "%s: %s", self.node, instruction.text)
+
+    def _take_up(self, keys: Sequence[m.Create]) -> None:
+        for taken in self._snapshots.take_up(keys, self._state, self._store) if self._snapshots else ():
+            self._note_key(taken)
 
     def _note_key(self, key: sr.KeyRecord) -> None:
         """A key has its arrays, new or of a snapshot."""

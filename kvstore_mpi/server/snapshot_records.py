@@ -12,6 +12,8 @@ from kvstore_mpi.records import KeySpec
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from kvstore_mpi.records import Topology
+
 Array = np.ndarray[Any, Any]
 
 # Below 0, as the arrays of a state are numbered from 0.
@@ -46,6 +48,11 @@ class Layout(NamedTuple):
     clients: int
     client_size: int
     slice_elements: int
+
+    @classmethod
+    def of(cls, server: int, topology: Topology, slice_elements: int) -> Layout:
+        """Return the layout of a server of a job."""
+        return cls(server, topology.num_servers, topology.num_clients, topology.client_size, slice_elements)
 
     def __str__(self) -> str:
         """Return the layout as people read it."""

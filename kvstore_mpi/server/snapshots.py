@@ -22,8 +22,9 @@ from kvstore_mpi.server.snapshot_copy import Copy
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from kvstore_mpi.server.records import KeyRecord
     from kvstore_mpi.server.shards import ShardStore
     from kvstore_mpi.server.snapshot_chain import Copied
     from kvstore_mpi.server.snapshot_records import Layout, Snapshot
@@ -121,14 +122,22 @@ class Snapshots:
             self._left, self._waits = sorted({*self._waits, *waits}), waits
         return Copy(state, store, self._chain)
 
-    def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> bool:
-        """A key is created: if it waits in the job that was resumed, take it up; say whether it did.
+    def take_up(self, keys: Iterable[m.Create], state: ServerState, store: ShardStore) -> list[KeyRecord]:
+        """Keys are created, or workers have them: take up and return those that wait in the resumed job.
 
         Raises:
             KVStoreError: That job had another one in its place, or it is not whole, or cannot be cut.
         """
+        taken = [key.key_id for key in keys if self._take_up_key(key, state, store)]
+        return [state.keys.by_id[key_id] for key_id in taken]
+
+    def _take_up_key(self, message: m.Create, state: ServerState, store: ShardStore) -> bool:
         # A large key comes in several messages, of which only the first finds nothing here.
         if self._resumption is None or state.keys.get(message.key_id) is not None:
+            return False
+        # Its store may be over: then nobody needs it, and what a former job's files have of it stays there.
+        # (A worker that has not heard of that may still name it, as it does to every server that is back.)
+        if message.key_id in state.keys.retired.closed:
             return False
         # Before files are read: a rule for whole tensors refuses a part of a key at once.
         units = state.keys.units_of(message) if message.runs else []
@@ -260,27 +269,25 @@ class Snapshots:
             first: The server is started for the first time, and goes on only from another job, without
                 whose snapshot it cannot begin. Tables are then taken up as the script creates them, from
                 the snapshots of all servers, and all keys if there were more or fewer servers. A server
-                that is started again is given the workers' values if there is none.
+                that is started again before it has saved anything does the same with what workers tell it;
+                it is given the workers' values if there is none.
 
         Raises:
             ConfigurationError: There is none although one is needed, or it does not fit, or there is one of
                 another job although this one does not go on from it.
         """
-        # A server that is started again goes on from its own: servers of the former job may have been more
-        # or fewer, and what they have saved is older.
-        if first and resume:
-            self._resume(state, store, give_optimizer)
-            return True
         # Before the first snapshot is due: whoever has forgotten to say that the job goes on would lose
         # what it was to go on from.
-        if first:
+        if first and not resume:
             self._check_folder()
             return False
-        snapshot = self._read()
+        # A server that is started again goes on from its own: servers of the former job may have been more
+        # or fewer, and what they have saved is older.
+        snapshot = None if first else self._read()
         # A server that died before its own first snapshot finds here what an earlier job has left in the
-        # folder: values of another training.
-        if snapshot is None or (snapshot.header.job != self._job and not resume):
-            return False
+        # folder: values of another training, or those that this job began with, which may be cut otherwise.
+        if snapshot is None or snapshot.header.job != self._job:
+            return resume and self._resume(state, store, give_optimizer, first=first)
         try:
             self._check_layout(snapshot)
             self._take_up(snapshot, state, store, give_optimizer)
@@ -302,11 +309,15 @@ class Snapshots:
         state: ServerState,
         store: ShardStore,
         give_optimizer: Callable[[int, dict[str, Any]], None],
-    ) -> None:
+        *,
+        first: bool,
+    ) -> bool:
         """Open what all servers of a job have left; take up what lies where it was, and no tables."""
         chains = self._newest()
-        if not chains:
+        if not chains and first:
             raise self._nothing_to_resume()
+        if not chains:
+            return False
         self._resumption = Resumption(chains, self._layout)
         if self._resumption.waits:
             self._due += self._every
@@ -321,6 +332,7 @@ class Snapshots:
             self._folder,
             len(chains),
         )
+        return True
 
     def _newest(self) -> list[file.SavedChain]:
         """Open what all servers of a job have saved: of the whole sets of files the newest."""

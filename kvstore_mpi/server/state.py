@@ -240,21 +240,28 @@ class ServerState:
         client = self._topology.client_of(peer.index)
         # Kept for keys that are not here yet, too: they come with what another client gives, and would
         # wait for pushes that this one counts as done.
-        self.keys.pushed_before[client] = dict(message.keys)
+        self.keys.pushed_before[client] = {key.key_id: pushes for key, pushes in message.keys}
         out: Instructions = []
         missing = []
         # A key that the snapshot had may be asked for in the same message as one that it had not.
-        for key_id, pushes in message.keys:
-            record = self.keys.filled(key_id)
+        for key, pushes in message.keys:
+            record = self.keys.filled(key.key_id)
             if record is None:
-                if key_id not in self.keys.retired.closed:  # which nobody needs: it has not heard of that
-                    missing.append(key_id)
+                # Nobody needs those of a store that is over: who asks has not heard of that.
+                if key.key_id not in self.keys.retired.closed:
+                    missing.append(key.key_id)
+                continue
+            problem = _difference(key, record)
+            if problem is not None:
+                out.append(failure(peer, problem, record))
                 continue
             # The client does not repeat what it pushed before the restart. Counts from the snapshot may be
             # older than that: a round that waited for those pushes would wait for ever.
             for unit in record.distinct_units:
                 unit.skip_to(client, pushes)
                 out += ready_pulls(unit, self._topology)
+            # It may have been taken up by this message, and asked for before it.
+            out += self._answer_deferred(key.key_id)
         return [*out, Send(peer, m.Missing(missing))] if missing else out
 
     def begins(self, peer: NodeId, incarnation: int) -> list[Send] | None:
@@ -333,23 +340,29 @@ class ServerState:
 
 def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
     """The key has a value: a restarted rank 0 takes that instead of giving its own."""
-    asked = (replace(message.spec, store=record.spec.store), tuple(message.shard))
-    known = (record.spec, (record.shard.lo, record.shard.hi))
-    if message.mode != record.store.mode.value:
-        text = (
-            f"key {message.spec.key!r} is in a store of the mode {message.mode} here, but the snapshot "
-            f"has it in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
-        )
-        return [failure(peer, MismatchError(text), record)]
-    # Numbers of keys are those of their order in the script: with one key more or less, every later one
-    # would take the value of another.
-    if asked != known:
-        text = (
-            f"key number {message.key_id} is {message.spec.describe()} with elements "
-            f"{list(message.shard)} here, but the snapshot has {record.spec.describe()} with elements "
-            f"{list(known[1])}; a job is resumed with the same model, the keys in the same order"
-        )
-        return [failure(peer, MismatchError(text), record)]
+    problem = _difference(message, record)
+    if problem is not None:
+        return [failure(peer, problem, record)]
     # Not stable: others may push, and so change the value, before this has left.
     slices = [slice_ for lo, hi in message.runs for slice_ in record.run(lo, hi)]
     return [Answer(peer, (*slice_, 0), stable=False) for slice_ in slices]
+
+
+def _difference(message: m.Create, record: KeyRecord) -> MismatchError | None:
+    """Return in what a key of a snapshot is not the one that a worker has, if that is so."""
+    if message.mode != record.store.mode.value:
+        return MismatchError(
+            f"key {message.spec.key!r} is in a store of the mode {message.mode} here, but the snapshot "
+            f"has it in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
+        )
+    asked = (replace(message.spec, store=record.spec.store), tuple(message.shard))
+    known = (record.spec, (record.shard.lo, record.shard.hi))
+    if asked == known:
+        return None
+    # Numbers of keys are those of their order in the script: with one key more or less, every later one
+    # would take the value of another.
+    return MismatchError(
+        f"key number {message.key_id} is {message.spec.describe()} with elements "
+        f"{list(message.shard)} here, but the snapshot has {record.spec.describe()} with elements "
+        f"{list(known[1])}; a job is resumed with the same model, the keys in the same order"
+    )

@@ -291,14 +291,14 @@ class SetHyper(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """To a server that is back: (key number, sequence of this client's last push).
+    """To a server that is back: its keys, and the sequence of this client's last push on each.
 
-    Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
+    Pushes up to there are in its snapshot or lost. It answers ``Missing``. Keys are whole, without values.
     """
 
     # Counts in the snapshot may be older than the client's: a round that waited for the pushes between
-    # the two would wait for ever, because nobody repeats them.
-    keys: list[tuple[int, int]]
+    # the two would wait for ever. And the snapshot may be of a job in which tables were cut otherwise.
+    keys: list[tuple[Create, int]]
 
 
 class GetStates(Message, frozen=True):

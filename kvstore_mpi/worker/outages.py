@@ -119,7 +119,11 @@ class Outages:
         specs = [Send(server, m.SetOptimizer(0, store, spec, True)) for store, spec in self._specs.items()]
         # After the rules: a new rule begins with the numbers of its description.
         hypers = [Send(server, message) for message in self._hypers.values()]
-        counts = [(key.key_id, key.pushes) for key in keys if server in key.servers]
+        counts = [
+            (m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(lo, hi)], seed=True), key.pushes)
+            for key in keys
+            for _, lo, hi in shard_on(key, server)
+        ]
         return [*specs, *hypers, Send(server, m.Resume(counts))]
 
     def _create_again(self, key: KeyState, operation: Operation, server: NodeId) -> list[Send]:

@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "a server asks for values of a closed store",
         "kvstore_mpi/server/state.py",
-        "if key_id not in self.keys.retired.closed:",
+        "if key.key_id not in self.keys.retired.closed:",
         "if True:",
         _SERVERS,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _RESUMPTION = ("unit/test_resumption.py",)
+_INTERRUPTED = ("unit/test_resumption_interrupted.py",)
 _DENSE = ("unit/test_dense_resumption.py",)
 _LEFT = ("unit/test_keys_left.py",)
 _SERVER = "kvstore_mpi/server/"
@@ -181,8 +182,8 @@ MUTANTS = [
     Mutant(
         "answers of keys that are cut anew have small windows",
         _SERVER + "server.py",
-        "                    self._note_key(state.keys.by_id[message.key_id])",
-        "                    pass",
+        "            self._note_key(taken)",
+        "            pass",
         ("scenarios/test_dense_resumption.py",),
     ),
     Mutant(
@@ -219,6 +220,27 @@ MUTANTS = [
         "            elif self._is_cut_anew or any(part.left is not None for part in parts):",
         "            elif self._is_cut_anew:",
         _LEFT,
+    ),
+    Mutant(
+        "a server that is started again has the former job's tables as they were cut",
+        _SERVER + "snapshots.py",
+        "        if snapshot is None or snapshot.header.job != self._job:",
+        "        if snapshot is None or (snapshot.header.job != self._job and not resume):",
+        _INTERRUPTED,
+    ),
+    Mutant(
+        "pieces that two jobs have cut are mixed",
+        _SERVER + "recut.py",
+        "        if (key.spec.layout, key.spec.partitions) != self._cut:",
+        "        if False:",
+        _INTERRUPTED,
+    ),
+    Mutant(
+        "who asked before a key was taken up waits for ever",
+        _SERVER + "state.py",
+        "            out += self._answer_deferred(key.key_id)",
+        "            pass",
+        _INTERRUPTED,
     ),
     Mutant(
         "a server that is started again has lost what is left",

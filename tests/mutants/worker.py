@@ -324,8 +324,8 @@ MUTANTS = [
     Mutant(
         "a server that is back is not told how often was pushed",
         _IN + "outages.py",
-        "counts = [(key.key_id, key.pushes) for key in keys if server in key.servers]",
-        "counts = [(key.key_id, 0) for key in keys if server in key.servers]",
+        "(m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(lo, hi)], seed=True), key.pushes)",
+        "(m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(lo, hi)], seed=True), 0)",
         _STATE,
     ),
     Mutant(

@@ -89,7 +89,7 @@ class DenseServer:
 
     def take(self, message: m.Create, payloads: list[Any]) -> None:
         """Take what creates a key, as ``Server`` does."""
-        self.snapshots.take_up(message, self.state, self.store)
+        self.snapshots.take_up([message], self.state, self.store)
         self.carry_out(self.state.create(LEADER, message, payloads))
 
     def carry_out(self, instructions: Iterable[Any]) -> None:

@@ -52,7 +52,7 @@ class TableJob:
                 server.create(spec, shards[index], value, key_id)
             else:
                 message = m.Create(spec, "sync", key_id, (0, 0), [], seed=True)
-                server.snapshots.take_up(message, server.state, server.store)
+                server.snapshots.take_up([message], server.state, server.store)
 
     def push(self, ids: Iterable[int], sequence: int, key_id: int = 0) -> None:
         """Push some rows, of which each has a value of its own."""

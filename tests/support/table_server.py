@@ -76,7 +76,7 @@ class TableServer:
             message = m.Create(spec, "sync", key_id, shard, [(lo, lo + 1)])
             payload = memoryview(b"") if value is None else layout.value_of(lo // 2, value)
             # As ``Server`` does with each such message.
-            self.snapshots.take_up(message, self.state, self.store)
+            self.snapshots.take_up([message], self.state, self.store)
             self.carry_out(self.state.create(LEADER, message, [payload]))
 
     def push(self, rows: Rows, sequence: int, key_id: int = 0) -> None:

@@ -48,7 +48,9 @@ def test_who_has_not_heard_of_it_is_not_asked_for_its_values():
     """A server that has come back asks clients for what it lacks, and not for what nobody needs."""
     server = Server(create=False)
     server.state.close([0], frozenset([0]))
-    (asked,) = server.state.resume(leader(1), m.Resume([(0, 7), (1, 3)]))
+    spec = KeySpec(0, "w", (8,), "float32")
+    told = [m.Create(spec, "sync", key_id, (0, 8), [(0, 8)]) for key_id in range(2)]
+    (asked,) = server.state.resume(leader(1), m.Resume([(told[0], 7), (told[1], 3)]))
     assert asked.message == m.Missing([1])
 
 

@@ -290,7 +290,7 @@ def test_who_asked_before_is_answered(old, tmp_path):
     server, asked = job.servers[0], RowSparse(spec).request(CHANGED, -1)
     assert server.state.pull(LEADER, m.Pull([(0, 2, 3, 0)], 0), [asked]) == []
     message = m.Create(spec, "sync", 0, (0, 4), [(0, 1)])
-    server.snapshots.take_up(message, server.state, server.store)
+    server.snapshots.take_up([message], server.state, server.store)
     answers = server.state.create(LEADER, message, [b""])
     assert [(each.entry, each.request) for each in answers] == [((0, 0, 1, 0), None), ((0, 2, 3, 0), asked)]
 

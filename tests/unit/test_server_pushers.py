@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.one_server import WARN, Server, failures, leader, only, summed
 
-from kvstore_mpi.records import Mode, name_of_table
+from kvstore_mpi.records import KeySpec, Mode, name_of_table
 from kvstore_mpi.server.records import Answer
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log
@@ -77,6 +77,7 @@ def test_a_client_that_begins_anew_counts_from_the_start():
 def test_a_worker_that_resumes_counts_for_all_of_its_client():
     """As a client of several ranks does with what they push together."""
     one = server()
-    one.state.resume(leader(0), m.Resume([(0, 4)]))
+    key = m.Create(KeySpec(0, "w", (8,), "float32", apart=True), "sync", 0, (0, 8), [(0, 8)], seed=True)
+    one.state.resume(leader(0), m.Resume([(key, 4)]))
     assert one.unit().applied == [4, 4, 4]
     assert one.unit().key.store.mode is Mode.SYNC

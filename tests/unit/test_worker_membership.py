@@ -26,7 +26,7 @@ from kvstore_mpi.errors import (
     ToldToEndError,
     UsageError,
 )
-from kvstore_mpi.records import SCHEDULER, StoreTerms
+from kvstore_mpi.records import SCHEDULER, KeySpec, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.wire.state_parts import StatePart
@@ -188,9 +188,10 @@ def test_a_value_of_a_server_that_is_away_is_pulled_when_it_is_back():
     worker.hears(SCHEDULER, GONE)
     assert worker.hears(server(1), m.Values([(0, 4, 8, 1)], shared=False), ["value"])[1:] == []
     back = sent(worker.membership.server_back(server(0)))
+    key = m.Create(KeySpec(0, "w", (8,), "float32"), "async", 0, (0, 4), [(0, 4)], seed=True)
     assert back == [
         (server(0), m.SetOptimizer(0, 0, {"name": "sgd"}, first=True)),
-        (server(0), m.Resume([(0, 1)])),
+        (server(0), m.Resume([(key, 1)])),
         (server(0), m.Pull([(0, 0, 4, 1)])),
     ]
     assert worker.membership.server_back(server(0)) == []
