@@ -1,4 +1,4 @@
-"""What a rank says at its end, whatever the script has made of its streams and its exceptions.
+"""What a rank says and writes at its end, whatever the script has made of its streams and exceptions.
 
 A rank that fails here would leave no record, and be taken for one that has ended well or was killed.
 """
@@ -6,13 +6,23 @@ A rank that fails here would leave no record, and be taken for one that has ende
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
+
+STUCK_S = 1.0
+"""After that time a file is left to itself, and those behind it are written: its reader may be gone."""
+
+MOST_STUCK = 3
+"""Such files that are waited for; the launcher ends the client of a rank that has failed after 5 s."""
 
 
 def say(*lines: object) -> None:
@@ -26,6 +36,32 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def write_open_files() -> None:
+    """Have what the script has written leave, also to files that it has not closed.
+
+    Python does that when it ends, which a rank does not come to that aborts, or waits to be ended.
+    """
+    gc.unfreeze()  # what the script has frozen would not be listed
+    # The class of the type, for a proxy's own may be anything, or cannot be had.
+    rest = iter([each for each in gc.get_objects() if issubclass(type(each), io.IOBase)])
+    for _ in range(MOST_STUCK):
+        writer = threading.Thread(target=_write, args=(rest,), daemon=True)
+        try:
+            writer.start()
+        except RuntimeError:  # there is none to be had
+            _write(rest)
+            return
+        writer.join(STUCK_S)
+        if not writer.is_alive():
+            return
+
+
+def _write(files: Iterator[io.IOBase]) -> None:
+    for file in files:
+        with contextlib.suppress(Exception):  # it may be closed, or its disk full
+            file.flush()
 
 
 def text_of(error: BaseException) -> str:

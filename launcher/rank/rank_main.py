@@ -41,7 +41,7 @@ from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
 from mpilaunch.outcome.root_cause import NO_RESOURCES, NO_STORE, SAVED
 from mpilaunch.rank import guard
-from mpilaunch.rank.last_words import flush, say, text_of, user_traceback
+from mpilaunch.rank.last_words import flush, say, text_of, user_traceback, write_open_files
 from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
@@ -97,6 +97,7 @@ class RankEnd:
         recorder = installed()
         if recorder is not None:
             recorder.write()
+        write_open_files()
         _abort(code)
 
     def wait_at_last(self, code: int, error: BaseException | None = None) -> None:
@@ -120,7 +121,7 @@ class RankEnd:
     def on_saved(self) -> None:
         """After the user's own exit handlers: what there was to save is saved."""
         if self._last is not None and self.is_this_process():
-            self.record(*self._last)
+            self._record_saved(*self._last)
 
     def at_exit(self) -> None:
         """After all other exit handlers."""
@@ -132,8 +133,14 @@ class RankEnd:
         if self._last is None:
             self.record(0)
             return
-        self.record(*self._last)
+        self._record_saved(*self._last)
         _wait_for_the_launcher()
+
+    def _record_saved(self, code: int, error: BaseException | None) -> None:
+        """Leave the record after which the launcher may end this process at any time."""
+        if not self._recorded:
+            write_open_files()
+        self.record(code, error)
 
     def _leave(self) -> None:
         try:
@@ -270,6 +277,7 @@ def _end_forked(error: BaseException | None) -> NoReturn:
         code = 1
     atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's own call has no public name
     flush()
+    write_open_files()
     os._exit((code or 0) & 0xFF)
 
 

@@ -98,6 +98,20 @@ MUTANTS = [
         _RESOURCES,
     ),
     Mutant(
+        "a rank loses what it has written to files that it has frozen",
+        "launcher/rank/last_words.py",
+        "    gc.unfreeze()",
+        "    gc.collect()",
+        ("unit/test_last_words.py",),
+    ),
+    Mutant(
+        "a rank that gets no thread loses what it has written",
+        "launcher/rank/last_words.py",
+        "            _write(rest)",
+        "            pass",
+        ("unit/test_last_words.py",),
+    ),
+    Mutant(
         "a job begins that cannot open its files",
         "launcher/descriptors.py",
         "    if hard != resource.RLIM_INFINITY and hard < count:",

@@ -1,11 +1,13 @@
 """What a rank says at its end, with streams and exceptions of the script's own making."""
 
+import gc
 import io
 import sys
+import threading
 
 import pytest
 
-from mpilaunch.rank.last_words import flush, say, text_of, user_traceback
+from mpilaunch.rank.last_words import flush, say, text_of, user_traceback, write_open_files
 
 
 class NoText(Exception):  # noqa: N818  an exception of a script
@@ -57,3 +59,33 @@ def test_texts_and_tracebacks_of_exceptions():
         _ = 1 / 0
     assert user_traceback(found.value)[-1] == "ZeroDivisionError: division by zero"
     assert user_traceback(ValueError("caf\udc80")) == ["ValueError: caf\\udc80"]
+
+
+def test_open_files_are_written_wherever_they_are(tmp_path):
+    """Also those that a script has frozen for its forks, and beside objects without a class."""
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise ReferenceError
+
+    proxy = Proxy()
+    with (tmp_path / "file").open("w") as file:
+        file.write("a")
+        gc.freeze()
+        write_open_files()
+        assert (tmp_path / "file").read_text() == "a"
+    assert proxy is not None
+
+
+def test_open_files_are_written_where_no_thread_can_be_had(tmp_path, monkeypatch):
+    """By the thread that asks, then."""
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with (tmp_path / "file").open("w") as file:
+        file.write("a")
+        write_open_files()
+        assert (tmp_path / "file").read_text() == "a"
