@@ -25,11 +25,9 @@ import importlib.util
 import io
 import logging
 import os
-import runpy
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.allocator import keep_freed_memory
@@ -45,6 +43,7 @@ from mpilaunch.rank.last_words import flush, say, text_of, user_traceback, write
 from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
+from mpilaunch.rank.script import run, set_arguments
 from mpilaunch.rank.told_to_end import ToldToEnd, existing_worker, give_up_waiting
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ def main() -> None:
         # Before the launcher knows of us, and may ask for stacks by a signal.
         write_on_signal(reporter.directory, str(reporter.name), wakeups)
         reporter.announce_start(guarded_by)
-        _set_arguments(command)
+        set_arguments(command)
         _show_notices()
         _join_mpi(reporter)
         ToldToEnd(end, reporter).listen(wakeups)
@@ -226,33 +225,10 @@ def _end_by_exit(end: RankEnd, code: Any) -> None:
     end.wait_at_last(SAVED)
 
 
-def _set_arguments(command: Sequence[str]) -> None:
-    """Set the arguments and the import path that a plain python would have."""
-    if command[0] == "-m":
-        sys.argv, first = list(command[1:]), Path.cwd()
-    else:
-        script = Path(command[0]).resolve()
-        sys.argv, first = (
-            list(command),
-            script if script.is_dir() else script.parent,
-        )  # __main__.py is in it
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # of this module
-    sys.path.insert(0, str(first))
-
-
-def _run(command: Sequence[str]) -> None:
-    """Run a script or a module as ``__main__``."""
-    if command[0] == "-m":
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(command[0], run_name="__main__")
-
-
 def _run_in(end: RankEnd, command: Sequence[str]) -> None:
     """Run the script; a child that it forks, and that comes back from it as well, ends here."""
     try:
-        _run(command)
+        run(command)
     except BaseException as error:
         if not end.is_this_process():
             _end_forked(error)

@@ -1,6 +1,7 @@
 """However a rank ends, its script finds what it finds with ``python``: files, handlers, its module."""
 
 import signal
+import zipapp
 import zlib
 
 import pytest
@@ -79,3 +80,45 @@ for file in full:
     job = launch("--workers", 1, script(body))
     assert job.wait() == 1, job.text
     assert has_written(job.folder, 0)
+
+
+PICKLES = """
+class State:
+    epoch = 7
+def copied(who):
+    print(who, pickle.loads(pickle.dumps(State())).epoch, sys.argv[1:], flush=True)
+def outlive():
+    threading.main_thread().join()
+    copied("thread")
+import atexit, multiprocessing, pickle, sys, threading
+if __name__ == "__main__":
+    import fake_worker
+    fake_worker.join()
+    atexit.register(copied, "handler")
+    threading.Thread(target=outlive).start()
+    child = multiprocessing.get_context("spawn").Process(target=copied, args=("child",))
+    child.start()
+    child.join()
+"""
+
+
+def in_folder(folder):
+    """Return the start of a program that runs the launcher in a folder."""
+    start = f"import os, sys; os.chdir({str(folder)!r}); from mpilaunch.cli import main; sys.exit(main())"
+    return ("-c", start)
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(75)", 75)])
+@pytest.mark.parametrize("command", [("script.py",), ("-m", "script"), ("folder",), ("archive.zip",)])
+def test_exit_handlers_and_threads_find_what_the_script_defines(launch, tmp_path, command, end, code):
+    """It is ``__main__`` to the end, also for processes that it spawns."""
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "script.py", tmp_path / "folder" / "__main__.py"):
+        path.write_text(f"{PICKLES}    {end}\n")
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "archive.zip")
+    job = launch("--workers", 1, *command, "x", program=in_folder(tmp_path))
+    assert job.wait() == code, job.text
+    # Python's own way to spawn does not find the __main__.py of a folder.
+    spawned = ["child"] if "script" in command[-1] else []
+    for who in ["handler", "thread", *spawned]:
+        assert f"client0.0| {who} 7 ['x']" in job.lines, job.text
