@@ -42,7 +42,7 @@ def run(command: Sequence[str]) -> None:
     elif _has_modules(command[0]):
         _run_module("__main__", alter_argv=False)
     else:
-        file = command[0]
+        file = str(Path(command[0]).absolute())
         loader = SourceFileLoader("__main__", file)
         vars(main).update(__file__=file, __cached__=None, __loader__=loader, __builtins__=builtins)
         exec(_code_of(file), vars(main))  # noqa: S102  the user's own script

@@ -122,3 +122,15 @@ def test_exit_handlers_and_threads_find_what_the_script_defines(launch, tmp_path
     spawned = ["child"] if "script" in command[-1] else []
     for who in ["handler", "thread", *spawned]:
         assert f"client0.0| {who} 7 ['x']" in job.lines, job.text
+
+
+@pytest.mark.parametrize("command", ["script.py", "./script.py", "folder/../script.py"])
+def test_a_script_that_changes_its_folder_finds_what_is_beside_it(launch, tmp_path, command):
+    """Its file is an absolute path, and its first argument what was typed, as with python."""
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "script.py"
+    body = "import os, sys, fake_worker\nfake_worker.join()\nos.chdir('/')\n"
+    path.write_text(f"{body}print(os.path.samefile(__file__, {str(path)!r}), sys.argv)\n")
+    job = launch("--workers", 1, command, "x", program=in_folder(tmp_path))
+    assert job.wait() == 0, job.text
+    assert f"client0.0| True [{command!r}, 'x']" in job.lines, job.text
