@@ -31,6 +31,20 @@ def say(*lines: object) -> None:
         sys.stderr.write("".join(f"{_encodable(str(line))}\n" for line in lines))
 
 
+def show(error: BaseException) -> None:
+    """Show what ends the script as Python does: after what it has printed, by its hook if there is one."""
+    flush()
+    hook = sys.excepthook
+    if hook is sys.__excepthook__:
+        say(*user_traceback(error))
+        return
+    try:
+        hook(type(error), error, _user_frames(error))
+    except BaseException as failed:  # noqa: BLE001  whatever it is, the rank has yet to end
+        say("Error in sys.excepthook:", *user_traceback(failed), "Original exception was:")
+        say(*user_traceback(error))
+
+
 def flush() -> None:
     """Have what the script has printed leave, as far as its streams are there."""
     for stream in (sys.stdout, sys.stderr):
@@ -74,11 +88,15 @@ def text_of(error: BaseException) -> str:
 
 def user_traceback(error: BaseException) -> list[str]:
     """Return the traceback without our own frames and those of runpy."""
-    frames: TracebackType | None = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, _user_frames(error)))
+    return _encodable(text).rstrip().splitlines()
+
+
+def _user_frames(error: BaseException) -> TracebackType | None:
+    frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    return _encodable(text).rstrip().splitlines()
+    return frames
 
 
 def _encodable(text: str) -> str:

@@ -39,7 +39,7 @@ from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
 from mpilaunch.outcome.root_cause import NO_RESOURCES, NO_STORE, SAVED
 from mpilaunch.rank import guard
-from mpilaunch.rank.last_words import flush, say, text_of, user_traceback, write_open_files
+from mpilaunch.rank.last_words import flush, say, show, text_of, user_traceback, write_open_files
 from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
@@ -88,10 +88,10 @@ class RankEnd:
         )
 
     def fail(self, code: int, error: BaseException | None = None) -> NoReturn:
-        """Say why, leave the record, and end this rank's client."""
-        if error is not None:
-            say(*user_traceback(error))
+        """Leave the record, by which the others hear of it, say why, and end this rank's client."""
         self.record(code, error)
+        if error is not None:
+            show(error)
         flush()
         recorder = installed()
         if recorder is not None:
@@ -111,7 +111,7 @@ class RankEnd:
         if isinstance(error, ToldToEndError):
             self.wait_at_last(SAVED)
         elif isinstance(error, PeerError):
-            say(*user_traceback(error))
+            show(error)
             give_up_waiting()  # the exit handlers must not wait for what the job will not finish
             self.wait_at_last(error.exit_code, error)
         else:
@@ -249,7 +249,7 @@ def _end_forked(error: BaseException | None) -> NoReturn:
             say(code)
             code = 1
     elif error is not None:
-        say(*user_traceback(error))
+        show(error)
         code = 1
     atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's own call has no public name
     flush()

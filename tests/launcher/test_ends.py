@@ -134,3 +134,23 @@ def test_a_script_that_changes_its_folder_finds_what_is_beside_it(launch, tmp_pa
     job = launch("--workers", 1, command, "x", program=in_folder(tmp_path))
     assert job.wait() == 0, job.text
     assert f"client0.0| True [{command!r}, 'x']" in job.lines, job.text
+
+
+HOOK = """
+from kvstore_mpi.errors import PeerLostError
+def hook(kind, error, frames):
+    print("hook", kind.__name__, error, os.path.basename(frames.tb_frame.f_code.co_filename))
+sys.excepthook = hook
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("ValueError", 1), ("PeerLostError", 69), ("KeyboardInterrupt", 130)]
+)
+def test_a_hook_for_exceptions(launch, script, kind, code):
+    """It is the script's to show them, and the job knows of them all the same."""
+    job = launch("--workers", 1, script(f"{HOOK}raise {kind}('boom')\n"))
+    assert job.wait() == code, job.text
+    assert f"client0.0| hook {kind} boom train.py" in job.lines, job.text
+    assert not job.with_text("| Traceback"), job.text
+    assert job.with_text(f"mpilaunch|   {kind}: boom"), job.text

@@ -112,6 +112,20 @@ MUTANTS = [
         ("unit/test_last_words.py",),
     ),
     Mutant(
+        "an exception is shown before what the script has printed",
+        "launcher/rank/last_words.py",
+        "    flush()",
+        "    pass",
+        ("unit/test_last_words.py",),
+    ),
+    Mutant(
+        "a script's hook for exceptions is not called",
+        "launcher/rank/last_words.py",
+        "    if hook is sys.__excepthook__:",
+        "    if hook is not None:",
+        ("unit/test_last_words.py",),
+    ),
+    Mutant(
         "a job begins that cannot open its files",
         "launcher/descriptors.py",
         "    if hard != resource.RLIM_INFINITY and hard < count:",

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mpilaunch.rank.last_words import flush, say, text_of, user_traceback, write_open_files
+from mpilaunch.rank.last_words import flush, say, show, text_of, user_traceback, write_open_files
 
 
 class NoText(Exception):  # noqa: N818  an exception of a script
@@ -89,3 +89,30 @@ def test_open_files_are_written_where_no_thread_can_be_had(tmp_path, monkeypatch
         file.write("a")
         write_open_files()
         assert (tmp_path / "file").read_text() == "a"
+
+
+def test_an_exception_is_shown_by_the_hook_of_the_script(monkeypatch):
+    """Which is told what Python tells it; what was printed before has left by then."""
+    shown = []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed := io.BytesIO()))
+    monkeypatch.setattr(sys, "excepthook", lambda *told: shown.append((*told, printed.getvalue())))
+    sys.stdout.write("no line end")
+    with pytest.raises(ZeroDivisionError) as found:
+        _ = 1 / 0
+    show(found.value)
+    assert shown == [(ZeroDivisionError, found.value, found.value.__traceback__, b"no line end")]
+
+
+def test_a_hook_that_fails(monkeypatch):
+    """Both are shown, also when it wants to exit."""
+
+    def hook(*_):
+        sys.exit("from the hook")
+
+    monkeypatch.setattr(sys, "excepthook", hook)
+    monkeypatch.setattr(sys, "stderr", found := io.StringIO())
+    show(ValueError("from the script"))
+    assert found.getvalue().startswith("Error in sys.excepthook:\nTraceback")
+    assert found.getvalue().endswith(
+        "from the hook\nOriginal exception was:\nValueError: from the script\n"
+    )
