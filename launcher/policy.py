@@ -3,9 +3,9 @@
 Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files or clocks here. The stages
 have a picture in ``stages``.
 
-A client of which one rank has failed by an error of its own gets no time to save: MPI ends it, and if it
-does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when the processes of all
-its ranks have ended well: it may be stopped, or held by a stranger, and the ranks' own records count. A
+A client of which one rank has failed by an error of its own gets no time to save: MPI ends it when that
+rank's exit handlers have run, and if it does not within the grace, we do. ``CLIENT_END_SECONDS`` its
+mpiexec has when the processes of all its ranks have ended well: it may be stopped, or held. A
 rank that only reports that somebody else has failed, and the guard of one that has died, wait to be ended,
 and the others of the client save. While restarts are left, a client or a server that has failed is started
 again once it has ended, unless its host is lost or it only says that somebody else has failed; it gets no
@@ -64,7 +64,7 @@ class Policy:
         self._limits = limits
         self._job_deadline = None if limits.timeout is None else now + limits.timeout
         self._stage_deadline: float | None = None
-        self._client_deadlines = ClientDeadlines()
+        self._client_deadlines = ClientDeadlines(limits.grace)
         self._join_deadlines: dict[str, float] = {}
         self._clients = {name: ClientExit.of(shape, number) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []

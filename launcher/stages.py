@@ -23,8 +23,8 @@ START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
 
 CLIENT_END_SECONDS = 5.0
-"""How long MPI may take to end a client of which one rank has failed; it takes milliseconds, but to disturb
-Hydra at it loses the exit codes."""
+"""How long an mpiexec may take to end after its ranks, and, where the grace is less, a client of which one
+rank has failed; it takes milliseconds, but to disturb Hydra at it loses the exit codes."""
 
 RANK_END_SECONDS = 30.0
 """How long the process of a rank may take to end once it has left the record that all is well. On a loaded

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class ClientDeadlines:
     """The deadlines of the clients that have one, by name."""
 
-    def __init__(self) -> None:
-        """Start with none."""
+    def __init__(self, grace: float) -> None:
+        """Start with none; a rank that has failed has the ``grace`` for its exit handlers."""
+        self._failed_s = max(grace, CLIENT_END_SECONDS)
         self._due: dict[str, tuple[float, int]] = {}  # when which signal is due
 
     def __iter__(self) -> Iterator[str]:
@@ -32,7 +33,7 @@ class ClientDeadlines:
     def begin(self, client: ClientExit, now: float) -> None:
         """A client has failed, or its ranks have recorded that all is well; the first time counts."""
         failed = client.failed
-        due = now + (CLIENT_END_SECONDS if failed else RANK_END_SECONDS)
+        due = now + (self._failed_s if failed else RANK_END_SECONDS)
         self._due.setdefault(client.name, (due, signal.SIGTERM if failed else signal.SIGKILL))
 
     def ranks_gone(self, client: ClientExit, now: float) -> None:

@@ -10,7 +10,8 @@ that says why. How a rank can end::
                               are still saving
     an error that says that   the same, for the others have that error, too, or hear of it from the
     somebody else has failed  launcher; the record says 69
-    sys.exit(n), exception    record, then MPI_Abort
+    sys.exit(n), exception    record, then the script's exit handlers, for which the launcher gives it the
+                              grace, then MPI_Abort
     a signal, os._exit        no record; its guard tells the launcher, and the others of its client save
 """
 
@@ -63,6 +64,8 @@ class RankEnd:
         self._reporter = reporter
         self._recorded = False
         self._last: tuple[int, BaseException | None] | None = None
+        self._failed: int | None = None
+        self._is_saved = False
         self.script_is_over = False
 
     def record(self, code: int, error: BaseException | None = None) -> None:
@@ -88,10 +91,17 @@ class RankEnd:
         )
 
     def fail(self, code: int, error: BaseException | None = None) -> NoReturn:
-        """Leave the record, by which the others hear of it, say why, and end this rank's client."""
+        """Leave the record, by which the others hear of it, say why, save, and end this rank's client."""
         self.record(code, error)
         if error is not None:
             show(error)
+        if self.script_is_over and not self._is_saved:
+            self._failed = code
+            write_open_files()  # a handler that does not end is ended
+            atexit._run_exitfuncs()  # noqa: SLF001  it ends in on_saved, behind the script's own
+        self._end_client(code)
+
+    def _end_client(self, code: int) -> NoReturn:
         flush()
         recorder = installed()
         if recorder is not None:
@@ -119,7 +129,13 @@ class RankEnd:
 
     def on_saved(self) -> None:
         """After the user's own exit handlers: what there was to save is saved."""
-        if self._last is not None and self.is_this_process():
+        if not self.is_this_process():
+            return
+        self._is_saved = True
+        if self._failed is not None:
+            # Those of the library and of MXNet, which come next, would wait for the others.
+            self._end_client(self._failed)
+        if self._last is not None:
             self._record_saved(*self._last)
 
     def at_exit(self) -> None:

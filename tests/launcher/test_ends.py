@@ -1,5 +1,6 @@
 """However a rank ends, its script finds what it finds with ``python``: files, handlers, its module."""
 
+import os
 import signal
 import zipapp
 import zlib
@@ -154,3 +155,53 @@ def test_a_hook_for_exceptions(launch, script, kind, code):
     assert f"client0.0| hook {kind} boom train.py" in job.lines, job.text
     assert not job.with_text("| Traceback"), job.text
     assert job.with_text(f"mpilaunch|   {kind}: boom"), job.text
+
+
+HANDLERS = """
+import atexit
+def second():
+    print("second")
+    1 / 0
+atexit.register(print, "first")
+atexit.register(second)
+"""
+
+
+@pytest.mark.parametrize("end", ["raise ValueError", "sys.exit(1)", "sys.exit('no')"])
+def test_exit_handlers_of_a_rank_that_fails(launch, script, end):
+    """They run as Python runs them, each once; then its client ends, although the others wait for it."""
+    job = launch("--workers", 2, script(f"{HANDLERS}if rank:\n    {end}\nMPI.COMM_WORLD.Barrier()\n"))
+    assert job.wait() == 1, job.text
+    assert [line for line in job.lines if line.endswith(("| first", "| second"))] == [
+        "client0.1| second",
+        "client0.1| first",
+    ], job.text
+
+
+def test_an_exit_handler_that_waits_for_others(launch, script):
+    """The job ends after the grace, without a loss; ranks of other clients have heard of it at once."""
+    body = f"""
+import atexit
+def wait():
+    print("waiting in a handler")
+    MPI.COMM_WORLD.Barrier()
+if client == 0 and rank:
+    atexit.register(wait)
+    with open("go") as told:
+        told.read()
+    exec({OPEN_FILES!r})
+    sys.exit(3)
+try:
+    print("waiting")
+    time.sleep(1000)
+finally:
+    print("saved")
+"""
+    job = launch("--clients", 2, "--servers", 1, "--workers", 4, "--grace", 5, script(body))
+    os.mkfifo(job.folder / "go")
+    job.wait_for("waiting", 3)
+    (job.folder / "go").write_text("")
+    job.wait_for("waiting in a handler")
+    assert job.wait() == 3, job.text
+    assert {"client1.0| saved", "client1.1| saved"} <= set(job.lines), job.text
+    assert has_written(job.folder, 1)

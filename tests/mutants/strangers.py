@@ -117,6 +117,13 @@ MUTANTS = [
         _MPIEXEC,
     ),
     Mutant(
+        "a rank that has failed has no grace for its exit handlers",
+        "launcher/outcome/client_deadlines.py",
+        "self._failed_s = max(grace, CLIENT_END_SECONDS)",
+        "self._failed_s = CLIENT_END_SECONDS",
+        _MPIEXEC,
+    ),
+    Mutant(
         "an mpiexec whose ranks have ended is waited for",
         "launcher/policy.py",
         "if is_left and ((client.ending and may_end) or client.finished):",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from support.launcher_history import KILL, TERM, History
+from support.launcher_history import GRACE, KILL, TERM, History
 
 from mpilaunch.events import Exited, Send, Start
 from mpilaunch.outcome.root_cause import Reason
@@ -12,11 +12,11 @@ from mpilaunch.stages import CLIENT_END_SECONDS, RANK_END_SECONDS, TERMINATE_SEC
 
 
 def test_a_client_that_mpi_does_not_end_is_ended():
-    """A failed rank whose mpiexec waits for the others all the same."""
+    """A failed rank whose exit handlers, or whose mpiexec, wait for the others; it may have had to save."""
     history = History()
     history.rank(0, 1, 3)
-    assert history.policy.deadline == history.now + CLIENT_END_SECONDS
-    assert history.wait() == [Send("client0", TERM)]
+    assert history.policy.deadline == history.now + GRACE
+    assert Send("client0", TERM) in history.wait()
 
 
 def test_an_mpiexec_that_does_not_hear_is_killed():
