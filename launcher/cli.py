@@ -22,7 +22,7 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.claims import check_is_there, claimed
 from mpilaunch.command_table import COMMANDS
-from mpilaunch.commands import open_missing_streams, run_command, written
+from mpilaunch.commands import open_missing_streams, run_command, told_as_code, written
 from mpilaunch.cores import cores_here
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import check_started_once, choose_backend
@@ -179,10 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_job(spec).code
         with written(sys.stdout):
             return dry_run(spec)
-    except KVStoreError as error:
-        for line in str(error).splitlines():
-            sys.stderr.write(f"mpilaunch: {line}\n")
-        return error.exit_code
+    except (KVStoreError, OSError) as error:
+        return told_as_code(error)
     except KeyboardInterrupt:  # before a job has begun: from then on it is told to end like by any signal
         sys.stderr.write("mpilaunch: interrupted\n")
         return 128 + signal.SIGINT

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from kvstore_mpi.errors import KVStoreError
 from mpilaunch.command_table import COMMANDS
+from mpilaunch.outcome.root_cause import NO_RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +43,24 @@ def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:
     with written(out):
         code: int = importlib.import_module(COMMANDS[name].module).run(arguments, out)
         return code
+
+
+def told_as_code(error: KVStoreError | OSError) -> int:
+    """Say what has ended the program; return its exit code.
+
+    Raises:
+        OSError: The one given, unless it says that there are no more descriptors.
+    """
+    if isinstance(error, KVStoreError):
+        text, code = str(error), error.exit_code
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        text = f"{error.strerror}: raise the limit (ulimit -n), or start fewer processes on this host"
+        code = NO_RESOURCES
+    else:
+        raise error
+    for line in text.splitlines():
+        sys.stderr.write(f"mpilaunch: {line}\n")
+    return code
 
 
 @contextlib.contextmanager

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 LAUNCHER = 32
 """Of the launcher's own: standard streams, signals, pipes of the job, and what it takes to start one."""
 
+METRICS = 8
+"""Connections at a time to the port of ``--metrics``; a server of Prometheus makes one now and then."""
+
 STARTED = 48
 """Of a worker without peers; MPI and MXNet make up most of it."""
-
 
 SAVED = 65
 """Files in which one server has saved tables; each server of a resumed job has those of all open."""
@@ -33,6 +35,7 @@ def needed(spec: JobSpec) -> int:
     # Output, errors, stacks and a log of each, and of ranks what tells of their end. Earlier logs stay.
     logs = spec.max_restarts * (1 + spec.client_ranks)
     launcher = LAUNCHER + 3 * processes + services + 5 * ranks + logs
+    launcher += METRICS + 2 if spec.metrics else 0  # the listener, and one that waits for room
     saved = SAVED * shape.num_servers if spec.node.resume else 0
     return max(launcher, STARTED + saved + 4 * (shape.num_servers + ranks))
 

@@ -6,16 +6,17 @@ It answers in threads of its own, from what the launcher knows, and asks no proc
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.metrics.counters import COUNTERS
+from mpilaunch.descriptors import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from prometheus_client import Metric
 
     from mpilaunch.seeing.job_view import JobView, Row
@@ -25,9 +26,6 @@ PREFIX = "kvstore_mpi_"
 LABELS = ("process", "host")
 
 MOST_PORT = 65535
-
-PATH = "/metrics"
-_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -79,18 +77,6 @@ def _longest_wait(row: Row) -> float:
     return max((wait.seconds for wait in row.waits), default=0.0)
 
 
-def _at_its_path(metrics: WSGIApplication) -> WSGIApplication:
-    """Return what serves metrics at their path alone, and says elsewhere where that is."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == PATH:
-            return metrics(environ, start_response)
-        start_response("200 OK" if environ["PATH_INFO"] == "/" else "404 Not Found", _TEXT)
-        return [f"the numbers of the job are at {PATH}\n".encode()]
-
-    return answer
-
-
 @contextlib.contextmanager
 def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[None]:
     """Serve a job's metrics during the block, and say where.
@@ -109,11 +95,9 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
         return
     address, port = parse_address(where)
     try:
-        from prometheus_client import (  # noqa: PLC0415  an extra
-            CollectorRegistry,
-            make_wsgi_app,
-            start_http_server,
-        )
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415  an extra
+
+        from mpilaunch.seeing.metrics_server import PATH, MetricsServer  # noqa: PLC0415  needs it, too
     except ImportError as error:
         text = "--metrics needs prometheus-client: pip install 'kvstore_mpi[metrics]'"
         raise ConfigurationError(text) from error
@@ -121,11 +105,12 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
     registry = CollectorRegistry()
     registry.register(JobCollector(view))
     try:
-        server, thread = start_http_server(port, address, registry)
+        server = MetricsServer(address, port, registry, METRICS)
     except (OSError, UnicodeError) as error:  # the latter where it cannot be a name of the DNS
         why = error.strerror if isinstance(error, OSError) else f"{address!r} is no name of a host"
         raise ConfigurationError(f"--metrics {where} cannot be listened on: {why}") from error
-    server.set_app(_at_its_path(make_wsgi_app(registry)))  # the library's own answers any path
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     shown = f"[{address}]" if ":" in address else address
     say(f"metrics: http://{shown}:{server.server_port}{PATH}")
     try:

@@ -34,8 +34,7 @@ REASONS = {
     ),
     ADAPTERS: ("kvstore_mpi.adapters.collected_errors", "kvstore_mpi.adapters.in_place"),
     APART: (
-        *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
-        *("mpilaunch.signals", "mpilaunch.planning.plan_picture"),
+        *("kvstore_mpi.transport.local", "mpilaunch.signals", "mpilaunch.planning.plan_picture"),
         "mpilaunch.rank.passed_over",
         "kvstore_mpi.adapters.mxnet.exchange.counts_before",
     ),

@@ -193,4 +193,18 @@ MUTANTS = [
         "        if False:",
         _METRICS,
     ),
+    Mutant(
+        "silent connections to the metrics stay until they go by themselves",
+        "launcher/seeing/metrics_server.py",
+        "            for oldest in self._open:",
+        "            for oldest in ():",
+        ("unit/test_metrics_endpoint.py",),
+    ),
+    Mutant(
+        "metrics answer to the name of any site",
+        "launcher/seeing/metrics_server.py",
+        "        return name in self.names or name == socket.getfqdn().lower()",
+        "        return True",
+        ("unit/test_metrics_endpoint.py",),
+    ),
 ]

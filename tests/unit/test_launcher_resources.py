@@ -54,6 +54,26 @@ def test_a_job_that_is_resumed_has_the_files_of_the_former_one_open():
     assert descriptors.needed(JobSpec(Target.SCRIPT, ("x",), node)) == 48 + 9 * 65 + 4 * 10
 
 
+def test_connections_to_the_metrics_are_among_the_files():
+    """Who asks for numbers takes none from the job."""
+    node = NodeConfig(num_workers=400)
+    alone, watched = (JobSpec(Target.SCRIPT, ("x",), node, metrics=text) for text in ("", "0"))
+    assert descriptors.needed(watched) == descriptors.needed(alone) + descriptors.METRICS + 2
+
+
+def test_a_launcher_without_descriptors_says_so(tmp_path, monkeypatch, capsys):
+    """In one line, with the code for what has run out; other errors of the system are defects."""
+    (tmp_path / "train.py").touch()
+    command = ["--workers", "1", str(tmp_path / "train.py")]
+    monkeypatch.setattr(cli, "run_job", raises(OSError(errno.EMFILE, "Too many open files")))
+    assert cli.main(command) == 71
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("mpilaunch: Too many open files: raise the limit (ulimit -n)")
+    monkeypatch.setattr(cli, "run_job", raises(FULL))
+    with pytest.raises(OSError, match="No space left"):
+        cli.main(command)
+
+
 def limited(soft, hard, count):
     """Ask for ``count`` files in a process with these limits; return the new ones, or what is said."""
     program = f"""

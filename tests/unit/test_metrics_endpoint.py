@@ -5,14 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
+import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.host_name import host_name
 from kvstore_mpi.metrics.counters import COUNTERS
 from kvstore_mpi.metrics.status import Status, Wait
+from mpilaunch.descriptors import METRICS
 from mpilaunch.seeing.endpoint import JobCollector, parse_address, serve
 from mpilaunch.seeing.job_view import JobView
 
@@ -58,6 +62,55 @@ def test_numbers_are_at_their_path_alone(view, path, status):
     assert answer.status == status
     assert ("kvstore_mpi_bytes_sent_total" in text) is path.startswith("/metrics")
     assert text.startswith("#") or text == "the numbers of the job are at /metrics\n"
+
+
+def test_who_says_nothing_holds_up_nobody(view, monkeypatch):
+    """Of many silent connections the oldest go, with their threads; who asks is answered."""
+    monkeypatch.setattr("mpilaunch.seeing.metrics_server._Handler.timeout", 600.0)
+    said, before = [], threading.active_count()
+    with serve("0", view, said.append):
+        [port] = map(int, re.findall(r":(\d+)/metrics", said[0]))
+        silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(4 * METRICS)]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert "kvstore_mpi_bytes_sent_total" in answer.read().decode()
+        assert threading.active_count() <= before + 1 + METRICS
+        for each in silent[: 3 * METRICS]:
+            assert each.recv(1) == b""
+        for each in silent:
+            each.close()
+
+
+def test_a_connection_that_goes_silent_ends(view, monkeypatch):
+    """Also where there is room for more."""
+    monkeypatch.setattr("mpilaunch.seeing.metrics_server._Handler.timeout", 0.01)
+    said = []
+    with serve("0", view, said.append):
+        [port] = map(int, re.findall(r":(\d+)/metrics", said[0]))
+        with socket.create_connection(("127.0.0.1", port), 60) as silent:
+            silent.sendall(b"GET /metrics HTTP/1.0\r\n")
+            assert silent.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("127.0.0.1", 200), ("10.0.0.5:9100", 200), ("[::1]:80", 200), ("[::1]", 200)),
+        *(("localhost:9100", 200), (f"{host_name().upper()}:80", 200)),
+        *(("evil.example", 403), ("evil.example:9100", 403), ("127.0.0.1.evil.example", 403), ("", 403)),
+    ],
+)
+def test_a_page_that_has_its_name_lead_here_reads_nothing(view, host, status):
+    """Requests name this host by an address or its own name."""
+    said = []
+    with serve("0", view, said.append):
+        [address] = re.findall(r"http://(127\.0\.0\.1:\d+)/metrics", said[0])
+        connection = http.client.HTTPConnection(address, timeout=20)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+    assert answer.status == status
+    assert ("kvstore_mpi_bytes_sent_total" in text) is (status == 200)
 
 
 @pytest.mark.parametrize(
