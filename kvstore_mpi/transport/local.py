@@ -13,7 +13,8 @@ import secrets
 import socket
 import struct
 
-from kvstore_mpi.transport.streams import Connection, StreamSockets
+from kvstore_mpi.transport.connection import Connection
+from kvstore_mpi.transport.streams import StreamSockets
 
 SEND_BUFFER_BYTES = 2 << 20
 """What the kernel may hold for a peer, if its own limit allows: a bundle of slices then leaves in one call,

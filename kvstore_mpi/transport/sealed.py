@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.interfaces import Buffer
-    from kvstore_mpi.transport.streams import Connection, Messages
+    from kvstore_mpi.transport.connection import Connection
+    from kvstore_mpi.transport.streams import Messages
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 

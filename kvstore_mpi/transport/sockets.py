@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.host_name import host_name
+from kvstore_mpi.transport.connection import Connection
 from kvstore_mpi.transport.local import LocalSockets
 from kvstore_mpi.transport.shared_memory import host_identity
-from kvstore_mpi.transport.streams import Connection
 from kvstore_mpi.transport.tcp import TcpSockets
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class SocketTransport:
             key.data(mask, messages)
         for streams in self._streams:
             streams.accept_again()
+            streams.end_late()
         return messages
 
     def wake(self) -> None:

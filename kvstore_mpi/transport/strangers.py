@@ -10,7 +10,7 @@ import resource
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvstore_mpi.transport.streams import Connection
+    from kvstore_mpi.transport.connection import Connection
 
 PROOF_S = 10.0
 """Seconds that who has connected has to show that it is of the job; it takes two round trips."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError
 from kvstore_mpi.transport import strangers
+from kvstore_mpi.transport.connection import Connection
 from kvstore_mpi.transport.framing import (
     CHUNK_BYTES,
     Parser,
@@ -29,13 +30,11 @@ from kvstore_mpi.transport.framing import (
     head,
     nowhere,
 )
-from kvstore_mpi.transport.outgoing import Outgoing
 from kvstore_mpi.transport.refusals import Refusals
 from kvstore_mpi.wire.session import MAX_IN_FLIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from kvstore_mpi.interfaces import Buffer, Link
 
@@ -55,42 +54,6 @@ _MAX_BUFFERS = 1_000
 """Buffers in one system call; Linux takes 1,024."""
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-
-
-class Connection:
-    """One end of a connection; its own link."""
-
-    __slots__ = (
-        "address",
-        "connecting",
-        "endpoint",
-        "outgoing",
-        "owner",
-        "parser",
-        "reached",
-        "socket",
-        "strange",
-        "tried",
-    )
-
-    def __init__(self, owner: StreamSockets, address: Any = None, endpoint: str = "") -> None:
-        """Make an end without a socket.
-
-        Args:
-            owner: Who sends over it.
-            address: Where it is connected to at its first message; ``None`` for one that was accepted.
-            endpoint: The same, as messages and people have it.
-        """
-        self.owner = owner
-        self.address = address
-        self.endpoint = endpoint
-        self.socket: socket.socket | None = None
-        self.parser = Parser(owner.proves, owner.place)
-        self.strange = 0  # messages taken before it has shown that it is of the job
-        self.outgoing = Outgoing()
-        self.connecting = False  # until the other side has taken part, everything is queued
-        self.reached = False  # ever
-        self.tried = float("-inf")  # when it was last connected
 
 
 class StreamSockets(ABC):
@@ -160,6 +123,13 @@ class StreamSockets(ABC):
                 if writable.poll(max(0.0, deadline - time.monotonic()) * 1e3):
                     self._writable(link)
 
+    def end_late(self) -> None:
+        """End strangers that have had their time; called in each pass, so that nothing wakes up for it."""
+        if not self._strangers:
+            return
+        for link in self._strangers.late(time.monotonic()):
+            self._refuse(link, "stranger", "it has not shown in time that it is of the job")
+
     def close(self) -> None:
         """Release all sockets; what has not left is lost."""
         if self._listener is not None:
@@ -227,7 +197,6 @@ class StreamSockets(ABC):
             self.refusals.add("user", refusal)
             accepted.close()
             return
-        self._end_late_strangers()
         surplus = self._strangers.surplus
         if surplus is not None:
             self._refuse(surplus, "stranger", "too many have not shown that they are of the job")
@@ -241,11 +210,6 @@ class StreamSockets(ABC):
         """End the connection of a stranger."""
         self.refusals.add(reason, text)
         self._lose(link)
-
-    def _end_late_strangers(self) -> None:
-        """End those that have had their time; called when something happens, so that nothing wakes up."""
-        for link in self._strangers.late(time.monotonic()):
-            self._refuse(link, "stranger", "it has not shown in time that it is of the job")
 
     def _pause(self, error: OSError) -> None:
         """Accept no more for a while: who waits would wake this thread again and again."""
@@ -325,8 +289,6 @@ class StreamSockets(ABC):
             self._refuse(
                 link, "stranger", f"none of its {link.strange} messages shows that it is of the job"
             )
-        if self._strangers:
-            self._end_late_strangers()
 
     def _read_once(self, link: Connection, messages: Messages, size: int = CHUNK_BYTES) -> bool:
         """Read what one call brings; say whether there may be more."""

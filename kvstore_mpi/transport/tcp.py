@@ -18,8 +18,9 @@ import termios
 import time
 
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.transport.connection import Connection
 from kvstore_mpi.transport.framing import CHUNK_BYTES
-from kvstore_mpi.transport.streams import Connection, StreamSockets
+from kvstore_mpi.transport.streams import StreamSockets
 
 DEAD_AFTER_S = 30
 """Seconds without a word from the peer's kernel after which a connection is dead. Long, because each time

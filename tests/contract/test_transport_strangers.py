@@ -142,6 +142,18 @@ def test_who_shows_nothing_in_time_is_closed(served, monkeypatch):
             assert was_closed(stranger)
 
 
+def test_who_shows_nothing_is_closed_though_nothing_else_happens(served):
+    """A pass in which nobody connects or speaks is enough."""
+    server, visit = served
+    with visit() as silent:
+        sockets = sockets_of(server)
+        run_until(lambda: len(sockets._strangers) == 1, server)
+        sockets._strangers._until = dict.fromkeys(sockets._strangers._until, 0.0)
+        server.transport.receive(0)
+        assert refused(server) == {"stranger": 1}
+        assert was_closed(silent)
+
+
 def test_the_oldest_stranger_makes_room(served):
     """Their number is limited; the newest may be a process of the job."""
     server, visit = served

@@ -172,4 +172,11 @@ MUTANTS = [
         "            pass",
         _STRANGERS,
     ),
+    Mutant(
+        "late strangers stay until somebody else connects",
+        "kvstore_mpi/transport/sockets.py",
+        "            streams.end_late()",
+        "            pass",
+        ("contract/test_transport_strangers.py",),
+    ),
 ]
