@@ -2,8 +2,9 @@
 
 Names are in the abstract namespace: no file is left behind.
 
-A stranger of another user is turned away by the kernel's word for who connects; what others send is for the
-sessions to judge. A connection breaks only when its peer has gone, or does not speak this protocol.
+A stranger of another user is turned away by the kernel's word for who connects, or listens; what others
+send is for the sessions to judge. A connection breaks only when its peer has gone, or does not speak this
+protocol.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class LocalSockets(StreamSockets):
     def _make(self) -> socket.socket:
         return socket.socket(socket.AF_UNIX)
 
-    def _refusal(self, accepted: socket.socket) -> str:
-        user = _user_of(accepted)
+    def _refusal(self, connected: socket.socket) -> str:
+        user = _user_of(connected)
         return "" if user in (os.geteuid(), 0) else f"user {user} is not the one who runs this job"
 
     def _configure(self, connected: socket.socket) -> None:

@@ -87,8 +87,8 @@ class StreamSockets(ABC):
     def _make(self) -> socket.socket:
         """Make a socket."""
 
-    def _refusal(self, accepted: socket.socket) -> str:  # noqa: ARG002  all may
-        """Return why who has connected may not stay, or nothing."""
+    def _refusal(self, connected: socket.socket) -> str:  # noqa: ARG002  all may
+        """Return why the other side of a connection may not be spoken to, or nothing."""
         return ""
 
     @abstractmethod
@@ -172,6 +172,8 @@ class StreamSockets(ABC):
             made.close()
             self.refusals.say_unreachable(link.endpoint, error.errno or 0, reached=link.reached)
             return False
+        if self._turned_away(made):  # who listened there may have ended, and another have taken the name
+            return False
         self._add(link, made)
         link.reached |= not link.connecting
         return True
@@ -192,10 +194,7 @@ class StreamSockets(ABC):
 
     def _take_in(self, accepted: socket.socket) -> None:
         """Keep who has connected, as a stranger, unless it may not stay."""
-        refusal = self._refusal(accepted)
-        if refusal:
-            self.refusals.add("user", refusal)
-            accepted.close()
+        if self._turned_away(accepted):
             return
         surplus = self._strangers.surplus
         if surplus is not None:
@@ -205,6 +204,14 @@ class StreamSockets(ABC):
         link = Connection(self)
         self._add(link, accepted)
         self._strangers.add(link, time.monotonic())
+
+    def _turned_away(self, connected: socket.socket) -> bool:
+        """Close a connection whose other side may not be spoken to; say whether that is so."""
+        refusal = self._refusal(connected)
+        if refusal:
+            self.refusals.add("user", refusal)
+            connected.close()
+        return bool(refusal)
 
     def _refuse(self, link: Connection, reason: str, text: object) -> None:
         """End the connection of a stranger."""

@@ -261,6 +261,24 @@ def test_another_user_is_turned_away(caplog, monkeypatch):
             assert was_closed(stranger)
 
 
+def test_what_listens_for_another_user_hears_nothing(caplog, monkeypatch):
+    """The name of a process that has ended is free for anybody."""
+    caplog.set_level(logging.CRITICAL)
+    caller = SocketTransport("ipc")
+    name = f"taken-{random.getrandbits(64)}"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0{name}".encode())
+        other.listen()
+        other.settimeout(DEADLINE)
+        link = caller._local.connect(name)
+        monkeypatch.setattr("kvstore_mpi.transport.local._user_of", lambda _connected: 12345)
+        caller.send(link, [bytes(60)])
+        with other.accept()[0] as accepted:
+            assert was_closed(accepted)
+    assert (caller.dropped, caller.refused) == (1, 1)
+    caller.close(0)
+
+
 def test_a_process_without_descriptors_goes_on(served):
     """Where no more connections can be accepted, those that exist go on; who waits is let in later."""
     server, visit = served

@@ -179,4 +179,11 @@ MUTANTS = [
         "            pass",
         ("contract/test_transport_strangers.py",),
     ),
+    Mutant(
+        "what another user listens with is spoken to",
+        "kvstore_mpi/transport/streams.py",
+        "        if self._turned_away(made):",
+        "        if False:",
+        ("contract/test_transport_strangers.py",),
+    ),
 ]
