@@ -100,9 +100,17 @@ class StreamSockets(ABC):
         return made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def send(self, link: Connection, frames: Sequence[Buffer]) -> None:
-        """Hand a message to the kernel, and what it does not take to the queue; frames are not copied."""
+        """Hand a message to the kernel, and what it does not take to the queue; frames are not copied.
+
+        Payloads are for nobody who has not shown on this very connection that it is of the job: where a
+        process has ended, another may listen. They are lost, and come again behind a PROBE.
+        """
         most = strangers.MAX_QUEUED if link in self._strangers else MAX_QUEUED
-        if (link.socket is None and not self._open(link)) or len(link.outgoing) >= most:
+        if (
+            (link.socket is None and not self._open(link))
+            or len(link.outgoing) >= most
+            or (len(frames) > 1 and not link.parser.proven)
+        ):
             self.dropped += 1
             return
         begin, size = head(frames)

@@ -160,7 +160,7 @@ class Endpoint:
     def proves(self, first: memoryview) -> bool:
         """Tell whether the first frame of a message shows that its sender knows the job's secret.
 
-        A frame of a handshake does not: it may be a replay.
+        Of a handshake only the WELCOME to a HELLO of this process does: others may be replays.
         """
         # Asked before the rest of a message is read from a connection that has shown nothing yet. What the
         # frame says is not taken here: that happens when all of the message has come.
@@ -169,9 +169,10 @@ class Endpoint:
         except BadFrameError:
             return False
         record = self._sessions.get(header.session)
-        if record is None or not record.session.is_fresh(header):
-            return False
-        return codec.is_signed(record.session.receive_key, first)
+        if record is None:
+            return self._openings.proves(header, first)
+        session = record.session
+        return session.is_fresh(header) and codec.is_signed(session.receive_key, first)
 
     def place_of(self, first: memoryview, number: int) -> memoryview | None:
         """Return where a payload that has begun to come is to be written, or ``None`` for anywhere.

@@ -130,6 +130,16 @@ class Openings:
             return self._welcome(link, first, now)
         raise BadFrameError("session", "a frame of a session that has ended, or never was")
 
+    def proves(self, header: Header, first: memoryview) -> bool:
+        """Tell whether a frame is the WELCOME to a HELLO that has not been answered yet."""
+        if header.kind != Kind.WELCOME or not codec.is_signed(self._identity.secret, first):
+            return False
+        try:
+            _, welcome = read_welcome(first)
+        except BadFrameError:
+            return False
+        return any(welcome.answers == each.hello.nonce for each in self.connecting.values())
+
     def _hello(
         self, link: Link, first: memoryview, peers: Mapping[NodeId, Peer], now: float
     ) -> Peer | None:

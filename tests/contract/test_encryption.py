@@ -85,6 +85,10 @@ def join():
 def test_a_gradient_on_the_wire(join, encrypt):
     """Whoever listens in sees it without encryption, and nothing of it with."""
     listener, caller, link, tap = join(encrypt=encrypt)
+    caller.send(link, [b"hello"])
+    [(back, _)] = receive(listener, 1, caller)
+    listener.send(back, [b"welcome"])
+    receive(caller, 1)
     for _ in range(3):
         caller.send(link, [b"head of a message", PATTERN * 200])
     messages = receive(listener, 3, caller)
@@ -97,7 +101,7 @@ def test_a_gradient_on_the_wire(join, encrypt):
 def test_who_changes_a_byte_ends_the_connection(join, change):
     """In the greeting, a length, or a record; nothing of what was changed is taken."""
     listener, caller, link, _ = join(encrypt=True, change=change)
-    caller.send(link, [b"head", PATTERN])
+    caller.send(link, [b"head" + PATTERN])
     end = time.monotonic() + DEADLINE
     arrived = []
     while not listener.refused and time.monotonic() < end:

@@ -44,6 +44,12 @@ class Proxy:
     def cuts_left(self):
         return len(self._cut_after)
 
+    def lead_to(self, port):
+        """Break what there is, and relay to another from now on."""
+        self._target = ("127.0.0.1", port)
+        for each in self._open:
+            shut(each)
+
     def close(self):
         for each in (self._listener, *self._open):
             shut(each)
@@ -148,6 +154,26 @@ def test_who_is_not_there_yet_is_reached_later(caplog):
     said = [record.message for record in caplog.records]
     assert said == [f"cannot connect to {endpoint}: Connection refused"]
     caller.close(0)
+
+
+def test_who_listens_where_a_process_has_ended_gets_no_payloads(apart):
+    """Before it has shown that it is of the job; what asks for that has none."""
+    server, worker, proxy = apart
+    run_until(lambda: count(server, Connected) == 1, server, worker)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.settimeout(0.0)
+        proxy.lead_to(stranger.getsockname()[1])
+        heard, accepted = b"", None
+        end = time.monotonic() + DEADLINE
+        while len(heard) < 500:  # some PROBEs
+            assert time.monotonic() < end
+            worker.endpoint.send(SERVER, Ok(7), [b"gradients" * 100])
+            worker.step(0.01)
+            with contextlib.suppress(BlockingIOError):
+                accepted = accepted or stranger.accept()[0]
+                heard += accepted.recv(1 << 16, socket.MSG_DONTWAIT)
+        accepted.close()
+    assert b"gradients" not in heard
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])

@@ -50,7 +50,9 @@ def test_a_large_payload_is_received_where_it_belongs(kind):
     link = caller.connect(listener.bind("127.0.0.1"))
     payloads = [bytes([number]) * size for number, size in enumerate((300_000, 200_000, 200_000, 10), 1)]
     caller.send(link, [b"hello"])
-    receive(listener, 1, caller)
+    [(back, _)] = receive(listener, 1, caller)
+    listener.send(back, [b"welcome"])
+    receive(caller, 1)
     caller.send(link, [b"first", *payloads])
     [(_, frames)] = receive(listener, 1, caller)
     assert [bytes(frame) for frame in frames[1:]] == payloads

@@ -14,16 +14,30 @@ MUTANTS = [
     Mutant(
         "a replay proves who sends",
         "kvstore_mpi/wire/endpoint.py",
-        "if record is None or not record.session.is_fresh(header):",
-        "if record is None:",
+        "        return session.is_fresh(header) and codec.is_signed(session.receive_key, first)",
+        "        return codec.is_signed(session.receive_key, first)",
         _ENDPOINT,
     ),
     Mutant(
         "any frame of a session proves who sends",
         "kvstore_mpi/wire/endpoint.py",
-        "        return codec.is_signed(record.session.receive_key, first)",
+        "        return session.is_fresh(header) and codec.is_signed(session.receive_key, first)",
+        "        return session.is_fresh(header)",
+        _ENDPOINT,
+    ),
+    Mutant(
+        "a recorded WELCOME proves who sends",
+        "kvstore_mpi/wire/openings.py",
+        "        return any(welcome.answers == each.hello.nonce for each in self.connecting.values())",
         "        return True",
         _ENDPOINT,
+    ),
+    Mutant(
+        "payloads go to whoever listens where a process has ended",
+        "kvstore_mpi/transport/streams.py",
+        "            or (len(frames) > 1 and not link.parser.proven)",
+        "            or False",
+        _RECONNECTION,
     ),
     Mutant(
         "strangers send messages of any size",

@@ -58,8 +58,8 @@ def test_a_frame_that_was_changed_proves_nothing(pair):
     assert not make(SERVER).proves(frame)
 
 
-def test_a_handshake_proves_nothing_until_its_first_frame():
-    """HELLO and WELCOME may be replays; what comes under the keys of both is not."""
+def test_of_a_handshake_only_the_answer_to_the_own_hello_proves_who_sends():
+    """A HELLO may be a replay, and so may a WELCOME for which nobody waits, or that answers another."""
     worker, server = make(WORKER), make(SERVER)
     worker.connect(SERVER, "wire", 0.0)
     worker.tick(0.0)
@@ -67,8 +67,12 @@ def test_a_handshake_proves_nothing_until_its_first_frame():
     assert not server.proves(hello[0])
     server.receive("wire", hello, 0.0)
     [welcome] = record(server, 0.0)
-    assert not worker.proves(welcome[0])
+    another = make(WORKER)
+    another.connect(SERVER, "wire", 0.0)
+    assert [each.proves(welcome[0]) for each in (worker, server, another)] == [True, False, False]
+    assert not worker.proves(memoryview(bytes(welcome[0][:-1]) + b"x"))
     worker.receive("wire", welcome, 0.0)
+    assert not worker.proves(welcome[0])
     [greeting] = record(worker, 0.0)
     assert server.proves(greeting[0])
 
