@@ -30,9 +30,11 @@ def make_folder(path: Path) -> None:
     """Make a folder for this user alone, unless there is one; its mode is then left as it is.
 
     Raises:
-        OSError: It cannot be made, or belongs to another user, who could replace what is in it.
+        OSError: It cannot be made, or belongs to another user, who could replace what is in it; or the name
+            is another user's link, who has chosen where that leads.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(path.lstat(), path)
     _check_owner(path.stat(), path)
 
 

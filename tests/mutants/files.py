@@ -223,4 +223,11 @@ MUTANTS = [
         "            if False:",
         _SNAPSHOTS,
     ),
+    Mutant(
+        "a folder is looked for behind another user's link",
+        "kvstore_mpi/private_files.py",
+        "    _check_owner(path.lstat(), path)",
+        "    pass",
+        _PRIVATE,
+    ),
 ]

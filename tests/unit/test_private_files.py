@@ -60,6 +60,21 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
         private_files.make_folder(tmp_path)
 
 
+def test_a_link_of_the_own_user_to_a_folder_is_followed(tmp_path):
+    """As to a larger disk."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    private_files.make_folder(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_link_of_another_user_is_not_followed(tmp_path):
+    """It leads to a folder of the own user's, where nothing was to be written."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    os.chown(tmp_path / "link", 65534, -1, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="belongs to user 65534, and not to user 0"):
+        private_files.make_folder(tmp_path / "link")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_folder_that_was_given_away_is_refused(tmp_path):
     """The same with the kernel's word."""
