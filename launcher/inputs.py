@@ -14,17 +14,25 @@ if TYPE_CHECKING:
     from mpilaunch.hosts.hostlist import Slots
 
 
+MOST_TEXT = 1 << 26
+"""Characters of a file that is read as a whole: a plan or a report has thousands; /dev/zero has no end."""
+
+
 def read_text(path: str, option: str) -> str:
     """Return the content of a file.
 
     Raises:
-        UsageError: It cannot be read; the text names the option that has named it.
+        UsageError: It cannot be read, or has no end; the text names the option that has named it.
     """
     try:
         # Editors of Windows put a mark before the text, which is none of it.
-        return Path(path).read_text(encoding="utf-8-sig")
+        with Path(path).open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{option} {path} cannot be read: {error}") from error
+    if len(text) > MOST_TEXT:
+        raise UsageError(f"{option} {path} has more than {MOST_TEXT:,} characters; is it another file?")
+    return text
 
 
 def read_hosts(hosts: str, hostfile: str) -> list[Slots]:

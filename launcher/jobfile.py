@@ -83,11 +83,11 @@ def parse(text: str, path: str) -> dict[str, Any]:
     """Return what a job file says, without a look at what it means.
 
     Raises:
-        UsageError: It is no TOML.
+        UsageError: It is no TOML, or one that is nested too deeply or has too long a number.
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no TOML: {error}") from None
 
 

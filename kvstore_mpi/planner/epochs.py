@@ -133,7 +133,7 @@ def read_curve(text: bytes, where: str = "this text") -> EpochsCurve:
     how = "make one with mpilaunch measure-epochs"
     try:
         curve = msgspec.json.decode(text, type=EpochsCurve)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{where} is no curve of epochs: {error}; {how}") from error
     batches = [point.batch for point in curve.points]
     runs = [each for point in curve.points for each in point.epochs]

@@ -93,7 +93,7 @@ def read_net(text: bytes, where: str = "this text") -> Net:
     """
     try:
         net = msgspec.json.decode(text, type=Net)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(
             f"{where} is no profile of a net: {error}; mpilaunch plan --profile writes one, and reads a "
             "symbol of MXNet's with --shape"

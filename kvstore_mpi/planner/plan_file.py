@@ -41,7 +41,7 @@ def read_plan(
     """
     try:
         plan = msgspec.json.decode(text, type=Plan)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{where} is no plan: {error}; {_HOW}") from error
     if not plan.options:
         raise UsageError(f"{where} is no plan: it has no options; {_HOW}")
@@ -79,7 +79,7 @@ def read_placement(text: bytes, where: str) -> ModelParallel:
     """
     try:
         placed = msgspec.json.decode(text, type=_Placed)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{where} is no placement: {error}") from error
     ways = sum(bool(each) for each in placed.order.values())
     if ways < 2 or placed.predicted_seconds <= 0:  # noqa: PLR2004  1 is no parallelism

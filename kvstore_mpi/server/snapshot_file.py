@@ -316,11 +316,13 @@ def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
         )
     # Trusted now: the checksum covers it.
     (length,) = _LENGTH.unpack_from(head, len(MAGIC))
+    if length > size - start - _CHECKSUM.size:
+        raise _unfit(path, f"its header would have {length:,} bytes and end behind the file", remedy)
     # Back to the header, over which the checksum has read.
     stream.seek(start)
     try:
         header = msgspec.msgpack.decode(stream.read(length), type=Header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigurationError(f"the snapshot {path} is of another version: {error}") from error
     # Before any array is made: a size that is wrong gives every array after it another's bytes.
     problem = problem_of(header, size - start - length - _CHECKSUM.size)

@@ -97,7 +97,7 @@ def decode(text: bytes, where: str) -> Profile:
         saved = msgspec.json.decode(text, type=_Saved)
         costs: list[dict[str, Any]] = [{**saved.cached}, {**saved.memory}]
         models = [Model(**values) for values in costs]
-    except (msgspec.DecodeError, TypeError) as error:
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
         raise UsageError(f"{where} is no profile of collectives: {error}; {_HOW}") from error
     sizes = [size for size, _ in saved.library]
     numbers = [value for model in models for value in model] + [seconds for _, seconds in saved.library]

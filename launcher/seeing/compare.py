@@ -11,6 +11,7 @@ import msgspec
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.tracing.parts import TRACE
 from kvstore_mpi.tracing.verdict import Summary
+from mpilaunch.inputs import MOST_TEXT
 from mpilaunch.options import finite, make_command_parser
 from mpilaunch.trace import REPORT, summary_of
 
@@ -80,8 +81,9 @@ def read(path: Path) -> Summary:
     if path.is_dir() and not file.exists():
         return summary_of(path, str(path))
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Summary)
-    except (OSError, msgspec.DecodeError) as error:
+        with file.open("rb") as report:
+            return msgspec.json.decode(report.read(MOST_TEXT), type=Summary)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{file} is not the report of a run with mpilaunch --report: {error}") from error
 
 

@@ -230,4 +230,11 @@ MUTANTS = [
         "    pass",
         _PRIVATE,
     ),
+    Mutant(
+        "a snapshot's header may end behind the file",
+        _SERVER + "snapshot_file.py",
+        "    if length > size - start - _CHECKSUM.size:",
+        "    if False:",
+        _BROKEN,
+    ),
 ]

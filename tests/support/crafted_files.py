@@ -23,7 +23,12 @@ def craft(path: Path, change: Callable[[Any], object]) -> None:
     header = msgspec.msgpack.decode(data[16 : 16 + length])
     change(header)
     encoded = msgspec.msgpack.encode(header)
-    data = data[:8] + struct.pack("<Q", len(encoded)) + encoded + data[16 + length : -4]
+    seal(path, len(encoded), encoded + data[16 + length : -4])
+
+
+def seal(path: Path, length: int, rest: bytes) -> None:
+    """Write a snapshot that says how long its header is, with a checksum that is right."""
+    data = path.read_bytes()[:8] + struct.pack("<Q", length) + rest
     path.write_bytes(data + struct.pack("<I", zlib.crc32(data)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.crafted_files import change_at_random, craft
+from support.crafted_files import change_at_random, craft, seal
 from support.table_server import TableServer, again, begin, chain_of_three, push
 
 from kvstore_mpi.errors import ConfigurationError
@@ -45,6 +45,23 @@ def test_a_base_that_is_missing_is_named(chained, tmp_path):
     path_of(tmp_path, 0, 1).unlink()
     with pytest.raises(ConfigurationError, match=r"\.snapshot is missing, although .*\.1 is there"):
         TableServer(tmp_path).restore()
+
+
+@pytest.mark.parametrize(
+    ("length", "header", "words"),
+    [
+        (100_004, b"\x81\xa1x" + 100_000 * b"\x91" + b"\xc0", "recursion"),
+        (1 << 60, b"\x80", "its header would have 1,152,921,504,606,846,976 bytes"),
+        (2, b"\x80", "its header would have 2 bytes"),
+    ],
+)
+def test_a_header_that_no_server_has_written_is_named(chained, tmp_path, length, header, words):
+    """However deep it is nested, and however long it would be."""
+    path = path_of(tmp_path, 0, 1)
+    seal(path, length, header)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        TableServer(tmp_path).restore()
+    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("keep", [0, 20, -1])
