@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import tempfile
 import threading
 from pathlib import Path
@@ -28,6 +29,8 @@ PRIVATE_PREFIX = "kvstore_mpi-"
 
 ANSWER_SECONDS = 10.0
 QUESTION_BYTES = 4096
+_CREDENTIALS = struct.Struct("3i")
+
 Question = dict[str, Any]
 Answer = dict[str, Any]
 
@@ -91,11 +94,12 @@ def ask(directory: Path, question: Question, timeout: float = ANSWER_SECONDS) ->
     """Ask a launcher.
 
     Raises:
-        OSError: There is none, or it does not answer in time.
+        OSError: There is none, it is another user's, or it does not answer in time.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short(directory) as path:
         connection.settimeout(timeout)
         connection.connect(f"{path}/{CONTROL}")
+        _check_user(connection)
         connection.sendall(json.dumps(question).encode() + b"\n")
         with connection.makefile("rb") as lines:
             line = lines.readline()
@@ -105,13 +109,25 @@ def ask(directory: Path, question: Question, timeout: float = ANSWER_SECONDS) ->
     return content
 
 
+def _check_user(connection: socket.socket) -> None:
+    """Refuse an answer of another user's: whoever asks believes it, and shows it on a terminal.
+
+    Raises:
+        PermissionError: The kernel says that another user listens.
+    """
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(packed)
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} listens there, and not user {os.geteuid()}, who asks")
+
+
 def running_jobs() -> list[Job]:
     """Return this user's jobs of which the launcher runs on this host and answers."""
     jobs = []
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{PRIVATE_PREFIX}*/{CONTROL}")):
         # What another user has put there is not asked.
         with contextlib.suppress(OSError, ValueError):
-            if path.parent.stat().st_uid == os.geteuid():
+            if path.parent.lstat().st_uid == os.geteuid():
                 said = ask(path.parent, {"do": "name"}, 2.0)
                 jobs.append(Job(said["job"], said["command"], said["pid"], path.parent))
     return jobs

@@ -207,4 +207,18 @@ MUTANTS = [
         "        return True",
         ("unit/test_metrics_endpoint.py",),
     ),
+    Mutant(
+        "another user's launcher is believed",
+        "launcher/seeing/control.py",
+        "    if user != os.geteuid():",
+        "    if False:",
+        _OBSERVER,
+    ),
+    Mutant(
+        "jobs are looked for behind another user's link",
+        "launcher/seeing/control.py",
+        "            if path.parent.lstat().st_uid == os.geteuid():",
+        "            if path.parent.stat().st_uid == os.geteuid():",
+        _OBSERVER,
+    ),
 ]

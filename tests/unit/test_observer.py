@@ -96,6 +96,23 @@ def seen(tmp_path, monkeypatch, command):
         job.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_behind_a_link_of_another_user_no_job_is_looked_for(seen, tmp_path):
+    """It leads to a directory of the own user's, and the job in it would be there twice."""
+    link = tmp_path / f"{control.PRIVATE_PREFIX}y"
+    link.symlink_to(seen.host.directory)
+    os.chown(link, 65534, -1, follow_symlinks=False)
+    assert [job.name for job in control.running_jobs()] == ["3f2aabcd"]
+
+
+def test_another_user_is_not_believed(seen, monkeypatch):
+    """Wherever the socket is: the kernel says who listens."""
+    user = os.geteuid() + 1
+    monkeypatch.setattr(control.os, "geteuid", lambda: user)
+    with pytest.raises(PermissionError, match=f"user {user - 1} listens there, and not user {user}"):
+        control.ask(Path(seen.host.directory), {"do": "name"})
+
+
 def test_a_job_can_be_asked_about(seen):
     """By its name's beginning, its launcher's number, or as the only one; what it has told is shown."""
     with Path(seen.host.directory, "records", STATUS_PIPE).open("wb") as pipe:
