@@ -1,7 +1,8 @@
 """Multipart messages in a stream of bytes: how they are cut, and put together again.
 
 A message is the number of its frames, their sizes (all u32, little-endian) and the frames one after the
-other. Pure: bytes go in, messages come out. This file must not know of sockets, or what is in a frame.
+other. Pure: bytes go in, messages come out. This file must not know of sockets, or what is in a frame; of a
+header it has the sizes alone compared.
 
 Until a first frame has proven that its sender is of the job, a stream brings messages of the size of a
 handshake only: a stranger must not make this process hold more than that.
@@ -15,7 +16,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOADS
+from kvstore_mpi.wire.codec import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOADS,
+    declares_others,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,6 +159,13 @@ class Parser:
             )
         if not self.proven and sizes[0] > UNPROVEN_BYTES:
             raise StrangerError(f"a first frame of {sizes[0]:,} bytes")
+        if len(data) < end + min(sizes[0], HEADER_BYTES):
+            return 0
+        # A size with a wrong bit in it would have this side wait for bytes that nobody sends.
+        if declares_others(data, end, sizes):
+            raise FrameError(
+                f"a message of {len(sizes):,} frames and {sum(sizes):,} bytes, whose header says otherwise"
+            )
         self._sizes = sizes
         return end
 

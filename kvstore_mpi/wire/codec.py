@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 MAGIC = b"KVMP"
 # "<": little-endian and without padding, whatever the machine; a header is the same 44 bytes everywhere.
 _HEADER = struct.Struct("<4sBBHIQQQQ")
+_SHAPE = struct.Struct("<6xHI24xQ")
 _U64 = struct.Struct("<Q")
+
+HEADER_BYTES = _HEADER.size
+_OURS = MAGIC + bytes([WIRE_VERSION])
 
 MAC_BYTES = 16
 """128 bits, what AES-GCM uses as well; a forger has one try in 2**128 a frame. BLAKE2s takes 0.65 us for a
@@ -259,6 +263,26 @@ def read_first(first: memoryview) -> Header:
     if header.kind not in _KINDS:
         raise BadFrameError("kind", f"frames of kind {header.kind} are unknown")
     return header
+
+
+def declares_others(data: bytes, at: int, sizes: Sequence[int]) -> bool:
+    """Tell whether a message says of itself that it has other frames than a stream says before it.
+
+    Args:
+        data: With the header of frame 0 in it, or all of a shorter frame.
+        at: Where frame 0 begins.
+        sizes: Of the frames in bytes, as the stream has them.
+
+    Returns:
+        No, for what is no message of this version: nothing is known of it.
+    """
+    if data[at : at + len(_OURS)] != _OURS:
+        return False
+    if sizes[0] < _OVERHEAD:
+        return True
+    payloads, body_bytes, payload_bytes = _SHAPE.unpack_from(data, at)
+    declared = (payloads, body_bytes + _OVERHEAD, payload_bytes)
+    return declared != (len(sizes) - 1, sizes[0], sum(sizes) - sizes[0])
 
 
 def is_signed(key: bytes, first: memoryview) -> bool:

@@ -200,4 +200,11 @@ MUTANTS = [
         "        if False:",
         ("contract/test_transport_strangers.py",),
     ),
+    Mutant(
+        "a size with a wrong bit is waited for",
+        "kvstore_mpi/transport/framing.py",
+        "        if declares_others(data, end, sizes):",
+        "        if False:",
+        _FRAMING,
+    ),
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvstore_mpi.errors import FrameError
 from kvstore_mpi.transport.framing import HANDSHAKE_BYTES, UNPROVEN_BYTES, Parser, StrangerError, head
-from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_PAYLOADS
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_PAYLOADS, Kind, seal
 
 FRAMES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
@@ -106,6 +106,17 @@ def test_what_is_no_message_of_ours_is_refused(stream):
 
 
 PROOF = b"proof" + bytes(100)
+
+
+@pytest.mark.parametrize("bit", range(8 * 4 * 2))
+def test_a_size_with_a_wrong_bit_ends_the_stream(bit):
+    """At the header, which says the same: the bytes that are missing would never come."""
+    frames = [seal(bytes(32), Kind.DATA, payloads=1, payload_bytes=5_000), bytes(5_000)]
+    stream = bytearray(in_stream([frames]))
+    assert parsed(bytes(stream), ()) == [[bytes(frame) for frame in frames]]
+    stream[4 + bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FrameError):
+        parsed(bytes(stream[:80]), ())
 
 
 def proving(first):
