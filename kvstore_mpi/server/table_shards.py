@@ -261,6 +261,8 @@ class TableShard:
         unit.count_from(part.count)
         if part.array == NO_ARRAY:
             return
+        # Rows come into being here, one by one. A worker refuses such states by the call that loads them;
+        # who sends them nevertheless is told, and this server goes on.
         if self.layout.grows:
             raise MismatchError(
                 f"key {parameter_of(self.key)!r}: a table that grows takes no states of all rows"

@@ -232,7 +232,7 @@ def test_what_is_over_does_not_come_back(servers_have_closed):
         for message, payloads in (
             (seed, [bytes(8 * SIZE)]),
             (m.Share(0, place), []),
-            (m.Resume([(0, 1)]), []),
+            (m.Resume([(m.Create(spec, "sync", 0, (0, SIZE), [(0, SIZE)]), 1)]), []),
         ):
             assert [*server._decide(leader, message, payloads, 0.0)] == []
         assert sorted(server._state.keys.by_id) == [1]
