@@ -54,6 +54,8 @@ def test_a_closed_store_says_so_whatever_is_called(make_group, num_servers):
         lambda: kv.broadcast("v", ones(), out),
         lambda: kv.push("w", ones()),
         lambda: kv.pull("w", out=out),
+        kv.client_store,
+        lambda: kv.set_gradient_compression({"type": "float16"}),
         lambda: kv.pushpull("w", ones(), out=out),
         lambda: kv.row_sparse_pull("w", out=rows, row_ids=mx.nd.array([1])),
         lambda: kv.set_optimizer(sgd()),

@@ -45,7 +45,7 @@ def test_what_a_call_refuses(group):
     assert f"{type(error).__module__}.{type(error).__name__}" == "kvstore_mpi.errors.UsageError"
     assert error.exit_code == errors.UsageError.exit_code
     assert error.__context__ is None or error.__suppress_context__
-    for wrong in ({"type": "1bit"}, None, "float16"):
+    for wrong in ({"type": "1bit"}, {"typ": "2bit"}, {}, None, "float16"):
         caught(errors.UnsupportedError, kv.set_gradient_compression, wrong)
     caught(errors.UnsupportedError, kv.client_store().barrier)
 

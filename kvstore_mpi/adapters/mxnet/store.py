@@ -368,13 +368,14 @@ class KVStoreMPI(RowCalls, ServerCalls, Meetings, Place, mx.kv.KVStore):  # type
             raise UsageError(f"cannot {what} optimizer states: call set_optimizer first")
         return self._updater
 
-    @raises_mxnet_errors
+    @checked
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
         """Let optimizers that are set afterwards, as by a Trainer, have their type as ``compress``."""
         self._exchange.compress = compression_of(compression_params)
 
     # --- all workers; see ``meetings`` ---
 
+    @checked
     def client_store(self) -> ClientStore:
         """Open a store of the workers of this client alone; all workers must, in the same order."""
         from kvstore_mpi.adapters.mxnet.client_store import ClientStore  # noqa: PLC0415  it is one of these

@@ -120,7 +120,7 @@ def compression_of(params: Any) -> str | None:
         UnsupportedError: Gradients cannot be compressed so.
         UsageError: The threshold is no positive number.
     """
-    name = params.get("type", "none") if isinstance(params, dict) else None
+    name = params.get("type") if isinstance(params, dict) else None
     if name == "none":
         return None
     if name == TWO_BITS and params.keys() == {"type", "threshold"}:
