@@ -13,7 +13,9 @@ mx = pytest.importorskip("mxnet")
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, TableEmbedding  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tables import live_cuts  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.hybrid import partitions  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -165,6 +167,32 @@ def test_a_store_of_two_kinds_of_keys_is_closed_as_one():
         kv.close()
         assert [*worker._state.keys] == []
         assert worker._closed_stores == set(range(len(worker._modes)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_measured_of_a_store_is_closed_with_it(monkeypatch, ranks):
+    """The times of its steps, of which rounds wait for all workers, and the counts of its tables' rows."""
+    for module in (partitions, live_cuts):
+        monkeypatch.setattr(module, "SAMPLE_STEPS", 1)
+    with Cluster(MemoryNetwork().transport, workers_per_client=ranks, servers=2) as job:
+
+        def run(worker):
+            kv = KVStoreMPI("sync", worker)
+            kv.partitioner("*", "auto")
+            kv.set_optimizer(sgd())
+            table = TableEmbedding(kv, "users", 3)
+            for _ in range(partitions.steps_until_sample()):
+                with mx.autograd.record():
+                    loss = table(mx.nd.array([1, 2, 3])).sum()
+                loss.backward()
+                table.step(1)
+            kv.close()
+            assert [*worker._state.keys] == []
+            assert worker._closed_stores == set(range(len(worker._modes)))
+            return len(worker._modes)
+
+        assert job.on_all(run) == [1 + ranks] * ranks
+    assert job.errors == {}
 
 
 def test_a_client_s_own_store_is_closed_with_the_one_that_it_came_from():

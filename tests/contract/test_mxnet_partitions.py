@@ -253,14 +253,12 @@ def test_times_wait_until_the_key_that_they_are_added_up_in_is_there():
     """Its initial value would otherwise be written over them, and all workers would cut by zeros."""
     created, pushed = [], []
     worker = SimpleNamespace(
-        open_store=lambda _mode: 1,
         exchange_buffer=np.zeros,
         init=lambda *args, **_: created.append(args[-1]),
         pushpull=lambda *args: pushed.append(cuts._sums.copy()),
     )
-    cuts = live_cuts.LiveCuts(
-        SimpleNamespace(worker=worker), "sync", None, None, itertools.count().__next__
-    )
+    exchange = SimpleNamespace(worker=worker, open_further=lambda _mode: 1)
+    cuts = live_cuts.LiveCuts(exchange, "sync", None, None, itertools.count().__next__)
     cuts._make_sums()
     for left in reversed(range(partitions.steps_until_sample())):
         cuts._measure(lambda _error: None, is_sample=not left)

@@ -56,6 +56,7 @@ class Exchange:
         self._mode = mode
         self.routes: KeyRoutes | None = None
         self._summed_store = self.store
+        self._further: list[int] = []  # other stores that go with this one
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._kept: dict[Key, Staging] = {}
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
@@ -82,7 +83,15 @@ class Exchange:
                 "call set_optimizer before init"
             )
         self.routes = routes
-        self._summed_store = self.worker.open_store("client")
+        self._summed_store = self.open_further("client")
+
+    def open_further(self, mode: str) -> int:
+        """Open a store for what belongs to this one, and is closed with it; return its number.
+
+        All workers call this at the same point.
+        """
+        self._further.append(self.worker.open_store(mode))
+        return self._further[-1]
 
     def close(self, *, settled: bool) -> None:
         """Give up all keys, as all workers do, when all operations of this store are over.
@@ -90,7 +99,8 @@ class Exchange:
         Args:
             settled: As of ``KVWorker.barrier``.
         """
-        for store in dict.fromkeys((self.store, self._summed_store)):
+        # In the order in which they were opened, which is that of all workers.
+        for store in (self.store, *self._further):
             self.worker.close_store(store, settled=settled)
         self.stagings.clear()
         self._kept.clear()

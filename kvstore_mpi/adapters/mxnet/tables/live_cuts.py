@@ -232,7 +232,7 @@ class LiveCuts:
         one's snapshots.
         """
         worker = self._exchange.worker
-        self._store = worker.open_store("sync")
+        self._store = self._exchange.open_further("sync")
         self._sums = worker.exchange_buffer(SAMPLE_STEPS, "float64")
         worker.init(
             self._store, _TIMES, self._sums.shape, self._sums, self._created.set_result, scratch=True

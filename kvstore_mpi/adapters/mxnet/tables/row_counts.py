@@ -42,7 +42,7 @@ class ClientCounts:
         buffer = None
         if worker.mpi_size > 1 and self._exchange.on_servers:
             if self._store is None:
-                self._store = worker.open_store("client")
+                self._store = self._exchange.open_further("client")
             buffer = worker.exchange_buffer(len(Counted._fields) + 1, "float64")
             worker.init(self._store, key, buffer.shape, buffer, _nothing)
         self._windows[key] = _Window(key, buffer)
