@@ -37,8 +37,11 @@ class RetiredKeys:
 
     def close(self, keys: Iterable[int]) -> None:
         """The stores of some keys are over: nothing takes their place, and nobody waits with them."""
+        known = set(self.numbers)
         for key_id in keys:
-            if self._until.pop(key_id, None) is None and key_id not in self.closed:
+            self._until.pop(key_id, None)
+            # What was replaced long ago has been freed, and is among them already.
+            if key_id not in known:
                 self.numbers.append(key_id)
             # Also of keys that never were here: what a worker gives of them may come yet.
             self.closed.add(key_id)

@@ -120,3 +120,14 @@ def test_a_key_is_kept_for_a_while_after_its_end():
     keys.put(5, 2.0)
     assert [keys.due(now) for now in (20.0, 21.0, 21.5, 22.0, 40.0)] == [[], [3], [], [5], []]
     assert keys.numbers == [3, 5]
+
+
+def test_a_key_that_was_replaced_before_its_store_is_over_counts_once():
+    """Whether it was freed or not; and whoever hears twice that a store is over keeps no more of it."""
+    keys = RetiredKeys(delay=20.0)
+    keys.put(3, 1.0)
+    assert keys.due(21.0) == [3]
+    keys.put(5, 22.0)
+    for _ in range(2):
+        keys.close([3, 5, 7])
+    assert (keys.numbers, keys.closed, keys.due(60.0)) == ([3, 5, 7], {3, 5, 7}, [])
