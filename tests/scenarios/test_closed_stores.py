@@ -57,7 +57,7 @@ def servers_have_closed(monkeypatch):
     monkeypatch.setattr(PeerBuffers, "close", closing)
 
     def wait(number):
-        assert all(heard.acquire(timeout=20) for _ in range(number))
+        assert all(heard.acquire(timeout=60) for _ in range(number))
 
     return wait
 
@@ -88,7 +88,7 @@ def test_what_a_closed_store_had_is_gone_on_all_sides(servers_have_closed, layou
             store.close()
             worker.barrier()
             gc.collect()
-            assert gone.wait(20)  # MPI's thread lets go of it in its turn
+            assert gone.wait(60)  # MPI's thread lets go of it in its turn
             assert not worker._keys
             assert not [*worker._state.keys]
             assert worker._buffers._arena is None or not worker._buffers._arena._places
@@ -161,29 +161,40 @@ def test_tables_go_with_their_store(servers_have_closed, layout):
     """Also one that has been cut anew; and one of the same name is another one afterwards."""
     shape = (12, 2)
 
+    def create(worker, store, pieces, *, anew):
+        value, ready = np.zeros(shape, np.float32), threading.Event()
+        how = {"partitions": pieces, "anew": anew}
+        worker.init_rows(store, "t", shape, "float32", value, lambda _: ready.set(), **how)
+        assert ready.wait(60)
+
     def pushed(worker, store):
         out, ended = [], threading.Event()
         rows = Rows(np.array([3, 7]), np.ones((2, 2), np.float32))
         worker.pushpull_rows(store, "t", rows, 0, lambda _: ended.set(), out)
-        assert ended.wait(20)
+        assert ended.wait(60)
         return {int(row): values.tolist() for each in out for row, values in zip(*each)}
 
     with start(layout) as job:
 
         def run(worker):
             for _ in range(2):
-                store, ready = worker.open_store("sync"), threading.Event()
+                store = worker.open_store("sync")
                 if worker.num_servers:
                     worker.set_optimizer(store, SGD)
-                value = np.zeros(shape, np.float32)
-                worker.init_rows(store, "t", shape, "float32", value, lambda _, ready=ready: ready.set())
-                assert ready.wait(20)
-                rows = pushed(worker, store)
+                rows = []
+                # At the close the first pieces have been given up, and those after them have not; where
+                # there are no servers nothing is cut anew.
+                for pieces in (2, 4, 6) if worker.num_servers else (2,):
+                    create(worker, store, pieces, anew=pieces > 2)
+                    rows = pushed(worker, store)
+                    if pieces == 4:
+                        worker.release_rows(store, "t")
                 worker.close_store(store)
                 if worker.rank == 0:
                     servers_have_closed(layout[2])
                     assert all(map(has_nothing, job.servers))
                 worker.barrier()
+                assert not worker._tables._former
             return rows
 
         workers = layout[0] * layout[1]
@@ -316,5 +327,5 @@ def test_a_close_has_a_deadline():
         finally:
             over.set()
 
-    ended = outcomes((2, 1, 1), run, step_timeout=2.0)
-    check(ended[0], DeadlineError, "waited 2 s for the end of store 0", "barrier 1 of all workers")
+    ended = outcomes((2, 1, 1), run, step_timeout=20.0)
+    check(ended[0], DeadlineError, "waited 20 s for the end of store 0", "barrier 1 of all workers")
