@@ -62,13 +62,15 @@ class AgreedKeys:
         # Of asynchronous stores, where a worker need not push: one that has the key dense, and only pulls
         # it, would never learn that its value is in the table.
         self._told: set[tuple[int, Key]] = set()
+        self._were_loose: bool | None = None  # before a store was closed
 
     @property
     def are_loose(self) -> bool | None:
-        """No round of any key waits for all clients; ``None`` while servers have no key."""
+        """No round of any key waits for all clients; ``None`` before servers have had one."""
         declared = [key.declared for key in self._keys.values() if key.declared.mode != Mode.CLIENT.value]
         if not declared:
-            return None
+            # Between two stores as in the first one: who was lost there is not missed now.
+            return self._were_loose
         return all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)
 
     def declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
@@ -146,6 +148,7 @@ class AgreedKeys:
 
     def close(self, store: int) -> list[int]:
         """No worker uses a store any more: forget its keys, and return their numbers."""
+        self._were_loose = self.are_loose
         gone = [self._keys.pop(name) for name in [*self._keys] if name[0] == store]
         for agreed in gone:
             self._free(agreed)

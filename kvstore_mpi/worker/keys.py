@@ -86,6 +86,7 @@ class WorkerKeys:
         self.has_snapshots = bool(config.snapshot_dir)
         self._keep_values = config.keep_values and not self.has_snapshots
         self._modes: dict[int, Mode] = {}
+        self._needless_before: set[Role] = set()  # when a store was closed
         self._terms: dict[int, StoreTerms] = {}
         self.by_name: dict[tuple[int, Key], KeyState] = {}
         self.by_id: dict[int, KeyState] = {}
@@ -153,15 +154,24 @@ class WorkerKeys:
 
     def goes_on_without(self, gone: m.PeerGone) -> bool:
         """Return whether training can go on without somebody; before the first store, until he returns."""
-        if not self._modes:
-            return gone.returns
-        if NodeId.parse(gone.name).role is Role.SERVER:
-            # A synchronous round has the pushes of all clients in the server's memory, and with it they are
-            # lost; a quorum does not help, because it is about clients.
-            return Mode.SYNC not in self._modes.values()
+        role = NodeId.parse(gone.name).role
+        if self._modes:
+            return role in self._needless()
+        # Between two stores whoever was not needed in the first one is not missed, either.
+        return gone.returns or role in self._needless_before
+
+    def _needless(self) -> set[Role]:
+        """Return of which processes one may be missing in the stores that there are."""
+        needless = set()
+        # A synchronous round has the pushes of all clients in the server's memory, and with it they are
+        # lost; a quorum does not help, because it is about clients.
+        if Mode.SYNC not in self._modes.values():
+            needless.add(Role.SERVER)
         # Rounds with a quorum are closed without the client that has gone; all others would wait for
         # its pushes.
-        return not any(map(self.waits_for_all, self._modes))
+        if not any(map(self.waits_for_all, self._modes)):
+            needless.add(Role.WORKER)
+        return needless
 
     def travelled(self, store: int, key: Key) -> float | None:
         """Return the bytes of a step of a dense key between this client and the servers, if any is known.
@@ -173,6 +183,7 @@ class WorkerKeys:
 
     def close(self, store: int) -> list[KeyState]:
         """No worker uses a store any more: forget it, and return the keys that it had."""
+        self._needless_before = self._needless()
         # Begun anew by a client that is alone in its job, the store has another rule, or none.
         self._terms.pop(store, None)
         # Of this one nobody is waited for, so that it does not count where somebody is lost.

@@ -125,6 +125,27 @@ MUTANTS = [
         _WORKERS,
     ),
     Mutant(
+        "who was lost in a store that is over is missed behind it, as the scheduler sees it",
+        "kvstore_mpi/scheduler/keys.py",
+        "        self._were_loose = self.are_loose",
+        "        pass",
+        _SCHEDULER,
+    ),
+    Mutant(
+        "who was lost in a store that is over is missed behind it, as workers see it",
+        "kvstore_mpi/worker/keys.py",
+        "        self._needless_before = self._needless()",
+        "        pass",
+        _WORKERS,
+    ),
+    Mutant(
+        "what is measured of a store is not closed with it",
+        "kvstore_mpi/adapters/mxnet/exchange/exchange.py",
+        "        for store in (self.store, *self._further):",
+        "        for store in (self.store,):",
+        _ADAPTER,
+    ),
+    Mutant(
         "the last buffers that are gone stay with MPI's thread",
         "kvstore_mpi/worker/mpi_thread.py",
         "            del job  # or they would stay until the next one comes",

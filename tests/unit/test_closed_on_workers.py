@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.one_worker import Worker, sent, server
 
 from kvstore_mpi.records import SCHEDULER, Mode, StoreTerms
@@ -42,6 +43,19 @@ def test_a_closed_store_does_not_say_who_is_needed():
     gone = m.PeerGone("worker1", "client1.0 has died", orderly=False)
     assert not Worker(mode="sync", clients=2, workers=2).state.keys.goes_on_without(gone)
     assert closed().state.keys.goes_on_without(gone)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_between_two_stores_who_is_needed_is_as_before(mode):
+    """Whoever was lost in an asynchronous store is not missed by who goes from it to the next one."""
+    worker = Worker(mode=mode, clients=2, workers=2).init("w")
+    gone = [
+        m.PeerGone(name, f"{name} has died", orderly=False, returns=returns)
+        for returns in (False, True)
+        for name in ("worker1", "server0")
+    ]
+    worker.membership.close_store(0)
+    assert [worker.state.keys.goes_on_without(each) for each in gone] == [mode == "async"] * 2 + [True] * 2
 
 
 def test_stores_that_others_have_closed_are_known():

@@ -64,6 +64,30 @@ def test_who_is_gone_for_good_uses_no_store(orderly):
     assert told_of_stores(out) == {server(0): m.StoresClosed([0], [0])}
 
 
+def test_who_was_lost_is_not_missed_between_two_stores():
+    """A job whose first store went on without it comes to the next one."""
+    job = asynchronous_job(clients=3, workers=3)
+    job.state.silent(worker(2), 30.0, 5.0)
+    for rank in range(2):
+        out = closes(job, rank)
+    assert told_of_stores(out) == {server(0): m.StoresClosed([0], [0])}
+    assert sent(job.says(worker(0), m.BarrierArrive(2)), m.Failure) == {}
+    out = job.says(worker(1), m.BarrierArrive(2))
+    assert set(sent(out, m.BarrierRelease)) == {worker(0), worker(1)}
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+def test_a_synchronous_store_that_was_the_last_misses_who_is_lost(closes_first):
+    """As before it was closed: who waits at a barrier is told."""
+    job = Job(clients=2, workers=2, servers=1)
+    job.says(worker(0), declare())
+    for rank in range(2) if closes_first else ():
+        closes(job, rank)
+    job.says(worker(0), m.BarrierArrive(2))
+    out = job.state.silent(worker(1), 30.0, 5.0)
+    assert set(sent(out, m.Failure)) == {worker(0), worker(1)}
+
+
 def test_who_dies_before_a_store_is_over_is_waited_for():
     """It comes back and begins with its first store; what it has closed before counts no more."""
     job = asynchronous_job(clients=3, workers=3)
