@@ -366,6 +366,12 @@ class NodeConfig:
         return frozenset(("async",) if self.incarnation or is_late else ())
 
     @property
+    def clients_come_later(self) -> bool:
+        """A client may begin, or begin again, when others have trained for a while."""
+        # Values are kept for servers where these are started again, and so are clients there.
+        return self.num_clients > 1 and (self.keep_values or 0 < self.start_with < self.num_clients)
+
+    @property
     def scheduler_addresses(self) -> list[str]:
         """Where the scheduler listens for those that have this part of the model."""
         return self.scheduler.split(";")[self.model_rank].split(",")

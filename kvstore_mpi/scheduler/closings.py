@@ -1,8 +1,7 @@
 """Which stores workers close, and when none of them uses a store any more. Pure.
 
 A store is closed at a barrier, so that who comes there alone waits no longer than at others. It is over
-when every worker that is there, or will be again, has closed it: one that was started again is not waited
-for where others have gone on, and still uses the store then.
+when every worker that is there, or will be again, has closed it.
 """
 
 from __future__ import annotations
@@ -61,16 +60,12 @@ class Closings:
         """Return which store is closed at a barrier that has not opened; -1 for none."""
         return self._first[number][1] if number in self._first else -1
 
-    def start_anew(self, workers: Iterable[NodeId], *, all_do: bool) -> None:
-        """Workers begin again with their first store; ``all_do``: there are no others.
-
-        Then stores that are over begin again, too, with new keys.
-        """
-        gone = set(workers)
-        for closed_by in self._closed_by.values():
-            closed_by.difference_update(gone)
-        if all_do:
-            self.stores.clear()
+    def start_anew(self) -> None:
+        """All workers begin again with their first store and barrier; the keys get other numbers."""
+        self.stores.clear()
+        self._first.clear()
+        self._closed_by.clear()
+        self._broken.clear()
 
     def over(self) -> list[int]:
         """Return the stores that no worker uses any more, each once."""

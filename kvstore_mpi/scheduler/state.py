@@ -126,18 +126,17 @@ class SchedulerState:
             self.roster.joined.pop(node, None)
             self._introduced.discard(node)
         are_all = self._topology.num_clients == 1 and group[0].role is Role.WORKER
-        self._closings.start_anew(group, all_do=are_all)
         if are_all:  # barriers that they had passed would be open to each of them
+            self._closings.start_anew()
             self._barriers, group = Barriers(group), []
         return [*news, *self._release(self._barriers.drop(group))]
 
     def _tell_of_closings(self, newcomer: NodeId) -> list[Send]:
-        """Tell a server what is over that it may have in a snapshot, and a worker what it cannot use."""
+        """Tell a server what is over that it may have in a snapshot."""
         # Copies: the message waits to be sent, and more may be closed meanwhile.
         stores, keys = [*self._closings.stores], [*self._closings.keys]
-        if newcomer.role is Role.WORKER:
-            keys.clear()  # its script knows of no numbers
-        return [Send(newcomer, m.StoresClosed(stores, keys))] if stores or keys else []
+        tells = newcomer.role is Role.SERVER and keys
+        return [Send(newcomer, m.StoresClosed(stores, keys))] if tells else []
 
     def _introduce(self, newcomer: NodeId) -> Instructions:
         """Tell newcomers where the others are, once whom they need is there, and the others of them."""

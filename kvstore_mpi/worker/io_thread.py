@@ -297,8 +297,6 @@ class WorkerIo:
                 return membership.barrier_awaits(message)
             case m.BarrierRelease():
                 return membership.barrier_released(message)
-            case m.StoresClosed():  # before this worker was there; what it closes itself it knows
-                state.keys.closed_before.update(message.stores)
             case m.Ok():
                 return membership.answered(message)
             case m.States():

@@ -55,7 +55,6 @@ class WorkerKeys:
         by_id: The keys that have their place, by the number that all processes know.
         tables_elsewhere: Keys, as those by name, that are dense here, and of which another worker of an
             asynchronous store pushes rows.
-        closed_before: Stores that the others have closed before this worker came.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class WorkerKeys:
         self.by_id: dict[int, KeyState] = {}
         # By what the script calls them: it may know them as dense only.
         self.tables_elsewhere: set[tuple[int, Key]] = set()
-        self.closed_before: set[int] = set()
         self._removed_pushes = 0
         self._counted_before = KeyCounts()  # of keys that are gone
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import PeerLostError, UsageError
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
 
 if TYPE_CHECKING:
@@ -67,14 +67,6 @@ class StoreCalls:
         # the others. A program that opens them in another order is noticed when its keys are declared.
         number = len(self._modes)
         self._modes.append(kind)
-        # Known before this worker has joined; and what others close from now on, it has to close, too. The
-        # number is taken all the same: a script that goes on opens the next one as the others do.
-        if number in self._state.keys.closed_before:
-            self._closed_stores.add(number)
-            raise PeerLostError(
-                f"store {number} was closed by all other workers before client {self.client} came, or came "
-                "back; who was not there has no part in it"
-            )
         self._loop.post(partial(self.io.open_store, number, kind))
         return number
 
@@ -83,6 +75,14 @@ class StoreCalls:
         # Twice is no mistake, as of a worker: who cleans up need not know what has been.
         if store in self._closed_stores:
             return
+        # What a client does that runs its script from the beginning, while others are further, follows from
+        # its own calls alone: the numbers of its stores and barriers would not be those of the others.
+        if self._config.clients_come_later:
+            raise UsageError(
+                f"store {store} cannot be closed in a job with --max-restarts, or with --start-with below "
+                "--clients, and several clients: one that is started again, or comes late, could not tell "
+                "which stores are over; leave the option out, or start one job for each model"
+            )
         # Before anything is given up: if it does not end in time, the store is as it was.
         self.flush(self._config.step_timeout)
         self._give_up(store)

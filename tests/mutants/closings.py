@@ -20,11 +20,25 @@ MUTANTS = [
         _SCHEDULER,
     ),
     Mutant(
-        "who begins anew has closed what it had closed before",
+        "who begins anew meets its former run at a barrier",
         "kvstore_mpi/scheduler/closings.py",
-        "closed_by.difference_update(gone)",
-        "pass",
+        "        self._first.clear()",
+        "        pass",
         _SCHEDULER,
+    ),
+    Mutant(
+        "who begins anew hears of an error of its former run",
+        "kvstore_mpi/scheduler/closings.py",
+        "        self._broken.clear()",
+        "        pass",
+        _SCHEDULER,
+    ),
+    Mutant(
+        "a store is closed where clients come later",
+        "kvstore_mpi/worker/store_calls.py",
+        "        if self._config.clients_come_later:",
+        "        if False:",
+        _SCENARIOS,
     ),
     Mutant(
         "who comes last to another end waits for ever",
@@ -36,7 +50,7 @@ MUTANTS = [
     Mutant(
         "nobody who comes later hears of what is over",
         "kvstore_mpi/scheduler/state.py",
-        "return [Send(newcomer, m.StoresClosed(stores, keys))] if stores or keys else []",
+        "return [Send(newcomer, m.StoresClosed(stores, keys))] if tells else []",
         "return []",
         _SCHEDULER,
     ),

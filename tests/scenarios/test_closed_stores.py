@@ -250,6 +250,22 @@ def test_what_is_over_does_not_come_back(servers_have_closed):
     assert job.errors == {}
 
 
+@pytest.mark.parametrize("config", [{"keep_values": True}, {"start_with": 1}], ids=str)
+def test_where_clients_come_later_no_store_is_closed(config):
+    """It is said on all of them, and nothing is given up: the store goes on."""
+    with start((2, 1, 1), **config) as job:
+
+        def run(worker):
+            store = filled_store(worker, "async")
+            with pytest.raises(UsageError, match="store 0 cannot be closed in a job with --max-restarts"):
+                store.close()
+            store.pushpull("w", np.ones(SIZE))
+            worker.barrier()
+
+        job.on_all(run)
+    assert job.errors == {}
+
+
 # --- not all of them ---
 
 

@@ -56,10 +56,3 @@ def test_between_two_stores_who_is_needed_is_as_before(mode):
     ]
     worker.membership.close_store(0)
     assert [worker.state.keys.goes_on_without(each) for each in gone] == [mode == "async"] * 2 + [True] * 2
-
-
-def test_stores_that_others_have_closed_are_known():
-    worker = Worker()
-    worker.hears(SCHEDULER, m.StoresClosed([0, 3], []))
-    worker.hears(SCHEDULER, m.StoresClosed([4], []))
-    assert worker.state.keys.closed_before == {0, 3, 4}

@@ -40,24 +40,10 @@ def test_a_store_is_over_when_all_workers_have_closed_it():
     assert sent(job.says(worker(0), declare(store=2)), m.Placed)[worker(0)].key_id == 3
 
 
-def test_who_was_started_again_still_uses_a_store_that_others_have_closed():
-    """They are let through, as at any barrier; the store is over when it has closed it, too."""
-    job = asynchronous_job(clients=2, workers=2)
-    job.says(worker(1), again())
-    out = closes(job, 0)
-    assert set(sent(out, m.BarrierRelease)) == {worker(0)}
-    assert told_of_stores(out) == {}
-    assert sent(job.says(worker(1), declare(mode="async")), m.Placed)[worker(1)].key_id == 0
-    out = closes(job, 1)
-    assert told_of_stores(out) == {server(0): m.StoresClosed([0], [0])}
-    assert set(sent(out, m.BarrierRelease)) == {worker(1)}
-
-
 @pytest.mark.parametrize("orderly", [True, False])
 def test_who_is_gone_for_good_uses_no_store(orderly):
     """Whether its script has ended, or it was lost in a job that goes on without it."""
     job = asynchronous_job(clients=3, workers=3)
-    job.says(worker(1), again())
     closes(job, 0)
     assert told_of_stores(closes(job, 2)) == {}
     out = job.says(worker(1), m.Leave()) if orderly else job.state.silent(worker(1), 30.0, 5.0)
@@ -88,26 +74,14 @@ def test_a_synchronous_store_that_was_the_last_misses_who_is_lost(closes_first):
     assert set(sent(out, m.Failure)) == {worker(0), worker(1)}
 
 
-def test_who_dies_before_a_store_is_over_is_waited_for():
-    """It comes back and begins with its first store; what it has closed before counts no more."""
-    job = asynchronous_job(clients=3, workers=3)
-    closes(job, 1)
-    job.state.restarting("client1", 0, "SIGKILL", 5.0)
-    job.says(worker(1), again())
-    closes(job, 0)
-    assert told_of_stores(closes(job, 2)) == {}
-    assert told_of_stores(closes(job, 1)) == {server(0): m.StoresClosed([0], [0])}
-
-
-def test_who_comes_when_a_store_is_over_is_told():
-    """A server that has it in its snapshot, and a worker that has no part in it any more."""
+def test_a_server_that_comes_back_is_told_what_is_over():
+    """A server may have it in its snapshot."""
     job = asynchronous_job(clients=2, workers=2)
     for rank in range(2):
         closes(job, rank)
     job.state.restarting("server0", 0, "SIGKILL", 5.0)
     out = job.says(server(0), again())
     assert told_of_stores(out) == {server(0): m.StoresClosed([0], [0])}
-    assert told_of_stores(job.says(worker(1), again())) == {worker(1): m.StoresClosed([0], [])}
 
 
 def test_the_only_client_begins_with_its_first_store_again():
@@ -120,6 +94,24 @@ def test_the_only_client_begins_with_its_first_store_again():
     assert sent(job.says(worker(0), declare(mode="async")), m.Placed)[worker(0)].key_id == 1
     assert sent(closes(job, 1), m.BarrierRelease) == {}
     assert told_of_stores(closes(job, 0)) == {server(0): m.StoresClosed([0], [1])}
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_the_only_client_meets_nothing_of_its_former_run_at_a_barrier(differ):
+    """Neither who closed a store there, nor that one of its ranks did something else."""
+    job = asynchronous_job(clients=1, workers=2)
+    closes(job, 0)
+    if differ:
+        job.says(worker(1), m.BarrierArrive(1))
+    job.state.restarting("client0", 0, "SIGKILL", 5.0)
+    for rank in range(2):
+        job.says(worker(rank), again())
+    assert sent(job.says(worker(0), m.BarrierArrive(1)), m.Failure) == {}
+    out = job.says(worker(1), m.BarrierArrive(1))
+    assert set(sent(out, m.BarrierRelease)) == {worker(0), worker(1)}
+    assert told_of_stores(out) == {}
+    closes(job, 1, number=2)
+    assert told_of_stores(closes(job, 0, number=2)) == {server(0): m.StoresClosed([0], [0])}
 
 
 def test_who_comes_to_another_end_is_told_also_later():

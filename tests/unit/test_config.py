@@ -202,6 +202,21 @@ def test_several_broken_rules_are_all_listed():
 
 
 @pytest.mark.parametrize(
+    ("fields", "later"),
+    [
+        ({}, False),
+        ({"keep_values": True}, True),
+        ({"keep_values": True, "num_clients": 1}, False),
+        ({"start_with": 2}, True),
+        ({"start_with": 3}, False),
+    ],
+)
+def test_clients_may_come_when_others_have_trained(fields, later):
+    """Where some are started again, or the others begin without them; of one client there are no others."""
+    assert NodeConfig(**{"num_clients": 3, "num_workers": 3, **fields}).clients_come_later is later
+
+
+@pytest.mark.parametrize(
     ("fields", "modes"),
     [
         ({}, set()),

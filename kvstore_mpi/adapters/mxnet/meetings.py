@@ -63,6 +63,7 @@ class Meetings:
 
         Raises:
             MismatchError: Another worker does something else instead.
+            UsageError: Clients of this job may begin later than others, or again; the store goes on.
         """
         if not self._exchange.is_closed:
             self._close()
