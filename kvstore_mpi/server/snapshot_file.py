@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-MAGIC = b"KVMPIsn1"
+MAGIC = b"KVMPIsn2"
+"""The last character is the version of the format. In files of version 1 tables that take a key's place
+have names that a user may give to keys today."""
+
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 # A part at a time: a file as large as a shard need not be in memory to be checked.
@@ -302,6 +305,12 @@ def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
     size = os.fstat(stream.fileno()).st_size
     start = len(MAGIC) + _LENGTH.size
     head = stream.read(start)
+    if head[: len(MAGIC) - 1] == MAGIC[:-1] and head[: len(MAGIC)] != MAGIC:
+        version, read = (each[len(MAGIC) - 1 : len(MAGIC)].decode("latin-1") for each in (head, MAGIC))
+        raise ConfigurationError(
+            f"the snapshot {path} is of version {version!r}, and this kvstore_mpi reads {read!r} alone: go "
+            f"on with the kvstore_mpi that wrote it, or {remedy}"
+        )
     # Shorter than both ends, it has no checksum to be read.
     if head[: len(MAGIC)] != MAGIC or size < start + _CHECKSUM.size:
         raise ConfigurationError(

@@ -163,6 +163,9 @@ def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
     path.write_bytes(data)
     with pytest.raises(ConfigurationError, match="damaged"):
         Server(tmp_path).restore()
+    path.write_bytes(b"KVMPIsn1" + path.read_bytes()[8:])
+    with pytest.raises(ConfigurationError, match="is of version '1', and this kvstore_mpi reads '2' alone"):
+        Server(tmp_path).restore()
     path.write_bytes(b"PK\3\4 something else, and long enough to be read")
     with pytest.raises(ConfigurationError, match="not a snapshot"):
         Server(tmp_path).restore()
