@@ -56,7 +56,9 @@ def explained(verdict: Verdict, tails: Mapping[str, Sequence[str]]) -> Verdict:
     ]
     if not said:
         return verdict
-    text = "; ".join([cause.text, *said[:_MOST_SAY]])
+    # A server or the scheduler leaves no record: its last line says why it has ended.
+    *_, last = "", *tails.get(cause.who, ())
+    text = "; ".join(filter(None, [cause.text or last, *said[:_MOST_SAY]]))
     told = replace(cause, text=text, remedy=cause.remedy or _LOOK_AT_NETWORK)
     failures = tuple(told if each is cause else each for each in verdict.failures)
     return replace(verdict, cause=told, failures=failures)

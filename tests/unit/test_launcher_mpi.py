@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -212,6 +213,13 @@ def test_who_does_not_reach_the_others_says_why_in_the_line_of_the_cause():
     assert report.explained(quiet, {"client0.0": ["it waits"]}) == quiet
     many = {f"client{number}.0": tails["client1.0"] for number in range(9)}
     assert report.explained(quiet, many).cause.text.count("cannot connect") == 3
+    server = Failure("server0", 69, 1.0)
+    said = deque(["began", "kvstore_mpi error 69 PeerLostError: server0: missing: client1.0"])
+    last = {**tails, "server0": said}
+    text = describe(report.explained(Verdict(Reason.FAILURE, 69, server, (server,)), last), last)
+    assert f"  kvstore_mpi error 69 PeerLostError: server0: missing: client1.0; {both}{why}\n" in text
+    silent = report.explained(Verdict(Reason.FAILURE, 69, server, (server,)), tails)
+    assert silent.cause.text.startswith("client1.0 cannot connect")
 
 
 def test_the_block_of_a_timeout_and_of_a_signal():
