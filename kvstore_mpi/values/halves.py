@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.values.payload_length import check_length
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -56,11 +56,7 @@ class Half:
         Raises:
             MismatchError: It says what came.
         """
-        if memoryview(payload).nbytes != self.num_bytes(size):
-            raise MismatchError(
-                f"a slice of {size} elements, compressed to {self.name}, came with "
-                f"{memoryview(payload).nbytes} bytes; all processes must use the same compression"
-            )
+        check_length(payload, size, self.num_bytes(size), self.name)
 
     def encode(self, values: Array, base: Array, seen: Array) -> memoryview:
         """Return the payload for some values; fill ``seen`` with what ``decode`` makes of it."""

@@ -4,56 +4,46 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.status import Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kvstore_mpi.config import NodeConfig
-    from kvstore_mpi.records import Key, KeySpec, NodeId
-    from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.records import Key, KeySpec, OptimizerNumbers
     from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
-    from kvstore_mpi.worker.io_thread import WorkerIo
-    from kvstore_mpi.worker.mpi_thread import MpiThread
     from kvstore_mpi.worker.records import KeyState
     from kvstore_mpi.worker.requests import Requests
-    from kvstore_mpi.worker.state import WorkerState
     from kvstore_mpi.worker.tables import Tables
 
 
-class StoreCalls:
-    """What a worker can do with whole stores."""
+class StoreCalls(Observed):
+    """What a worker can do with whole stores, and tells of their optimizers."""
 
-    rank: int
     client: int
     num_servers: int
-    coordinator: NodeId
-    io: WorkerIo
     _buffers: ExchangeBuffers
     _closed_stores: set[int]
-    _config: NodeConfig
     _keys: dict[tuple[int, Key], KeySpec]
-    _loop: IoLoop
     _modes: list[Mode]
-    _mpi_thread: MpiThread
+    _numbers_noted: dict[tuple[int, int], OptimizerNumbers]
     _requests: Requests
-    _state: WorkerState
     _tables: Tables
     _with_quorum: set[int]
 
-    def flush(self, timeout: float | None = None) -> None:
+    def note_numbers(self, numbers: OptimizerNumbers) -> None:
         """See ``interfaces.KVWorker``."""
-        raise NotImplementedError
+        self._numbers_noted[numbers.store, numbers.given] = numbers
 
     def tell_numbers(self) -> None:
         """See ``interfaces.KVWorker``."""
-        raise NotImplementedError
-
-    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
-        raise NotImplementedError
+        noted, self._numbers_noted = self._numbers_noted, {}
+        # To whom all workers talk, and not among a client's ranks: their order of calls is left as it is.
+        for each in noted.values():
+            self._loop.post(partial(self.io.do, [Send(self.coordinator, m.Numbers(each))]))
 
     def open_store(self, mode: str) -> int:
         """See ``interfaces.KVWorker``."""

@@ -24,7 +24,6 @@ from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.hosts import place_on_host
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
@@ -37,7 +36,6 @@ from kvstore_mpi.worker.rendezvous import Coordinator, Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.servers import place_of
 from kvstore_mpi.worker.state import WorkerState
-from kvstore_mpi.worker.status import Observed
 from kvstore_mpi.worker.store_calls import StoreCalls
 from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
@@ -57,7 +55,7 @@ log = logging.getLogger("kvstore_mpi.worker")
 Array = np.ndarray[Any, Any]
 
 
-class Worker(Observed, StoreCalls, TableCalls):
+class Worker(StoreCalls, TableCalls):
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
 
     def __init__(
@@ -216,17 +214,6 @@ class Worker(Observed, StoreCalls, TableCalls):
         """See ``interfaces.KVWorker``."""
         # Posted, and nothing else: a signal's thread calls this while the caller's may hold any lock.
         self._loop.post(partial(self.io.interrupt, reason, error))
-
-    def note_numbers(self, numbers: OptimizerNumbers) -> None:
-        """See ``interfaces.KVWorker``."""
-        self._numbers_noted[numbers.store, numbers.given] = numbers
-
-    def tell_numbers(self) -> None:
-        """See ``interfaces.KVWorker``."""
-        noted, self._numbers_noted = self._numbers_noted, {}
-        # To whom all workers talk, and not among a client's ranks: their order of calls is left as it is.
-        for each in noted.values():
-            self._loop.post(partial(self.io.do, [Send(self.coordinator, m.Numbers(each))]))
 
     # --- operations ---
 

@@ -67,10 +67,17 @@ MUTANTS = [
     ),
     Mutant(
         "a payload of another size is read",
-        _IN + "quantised.py",
-        "        if memoryview(payload).nbytes != self.num_bytes(size):",
-        "        if memoryview(payload).nbytes < self.num_bytes(size):",
+        _IN + "payload_length.py",
+        "    if found != num_bytes:",
+        "    if found < num_bytes:",
         _CODED,
+    ),
+    Mutant(
+        "a payload that is too short is read",
+        _IN + "payload_length.py",
+        "    if found != num_bytes:",
+        "    if found > num_bytes:",
+        _WRONG,
     ),
     Mutant(
         "the client compares with something else than the server",

@@ -9,6 +9,7 @@ from kvstore_mpi.adapters.mxnet.bridge import engine
 from kvstore_mpi.adapters.mxnet.bridge.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.exchange import lifecycle
 from kvstore_mpi.adapters.mxnet.exchange.calls import checked
+from kvstore_mpi.adapters.mxnet.tables.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
 from kvstore_mpi.adapters.mxnet.updates.local_updates import LocalUpdates
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.interfaces import KVWorker
 
 
-class Meetings:
+class Meetings(RowCalls):
     """What the workers of a store do together."""
 
     _client_stores: list[ClientStore]
@@ -31,9 +32,6 @@ class Meetings:
     _updater: Any
     _updates: Updates
     _worker: KVWorker
-
-    def _all_have_met(self) -> None:
-        raise NotImplementedError
 
     @checked
     def barrier(self) -> None:

@@ -27,7 +27,6 @@ from kvstore_mpi.adapters.mxnet.exchange.row_weights import make_states_dense
 from kvstore_mpi.adapters.mxnet.meetings import Meetings
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, keeps_all_on_servers
 from kvstore_mpi.adapters.mxnet.tables.plan import plan_of
-from kvstore_mpi.adapters.mxnet.tables.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.tables.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
 from kvstore_mpi.adapters.mxnet.updates.hybrid_updates import HybridUpdates
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 
-class KVStoreMPI(RowCalls, ServerCalls, Meetings, Place, mx.kv.KVStore):  # type: ignore[misc]
+class KVStoreMPI(Meetings, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
     """A distributed store, whose pushes, pulls and broadcasts return before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The

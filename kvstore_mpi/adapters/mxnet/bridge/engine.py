@@ -244,7 +244,9 @@ def wait_until_idle(timeout: float | None = None) -> bool:
     while _running:
         if time.monotonic() > until:
             return False
-        time.sleep(_GLANCE_SECONDS)  # lets the callback have the interpreter's lock
+        # Nothing to wait for: who told of its own end would still be in Python then. It has to have the
+        # interpreter's lock for the microseconds that are left.
+        time.sleep(_GLANCE_SECONDS)
     return True
 
 
