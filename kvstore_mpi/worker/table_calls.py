@@ -15,6 +15,7 @@ from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.key_creation import check_new
 from kvstore_mpi.worker.lookups import Lookup
+from kvstore_mpi.worker.store_calls import StoreCalls
 
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class TableCalls:
+class TableCalls(StoreCalls):
     """What a worker can do with tables."""
 
     has_rows = True
@@ -55,9 +56,6 @@ class TableCalls:
         raise NotImplementedError
 
     def _is_loose(self, store: int) -> bool:
-        raise NotImplementedError
-
-    def _mode_of(self, store: int) -> Mode:
         raise NotImplementedError
 
     def init_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``

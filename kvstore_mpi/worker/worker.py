@@ -36,7 +36,6 @@ from kvstore_mpi.worker.rendezvous import Coordinator, Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.servers import place_of
 from kvstore_mpi.worker.state import WorkerState
-from kvstore_mpi.worker.store_calls import StoreCalls
 from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
 
@@ -55,7 +54,7 @@ log = logging.getLogger("kvstore_mpi.worker")
 Array = np.ndarray[Any, Any]
 
 
-class Worker(StoreCalls, TableCalls):
+class Worker(TableCalls):
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
 
     def __init__(
